@@ -19,6 +19,7 @@
 mod bench;
 mod build;
 mod check;
+mod dev;
 mod dump;
 mod facts;
 mod file;
@@ -33,6 +34,7 @@ mod server;
 mod settings;
 pub mod simulate;
 mod status;
+mod stop;
 mod stopwatch;
 mod table;
 mod test;
@@ -59,6 +61,8 @@ pub enum PolicyCommand {
     Inspect(inspect::Args),
     /// Run scenarios against a policy, and check its properties
     Test(test::Args),
+    /// Build and test a policy at each change, and have a running server ask it as a shadow
+    Dev(dev::Args),
     /// Make a scenario of a decision in a journal
     Scenario(scenario::Args),
     /// Measure latency and fuel by fleet size, beside the default policies
@@ -113,6 +117,7 @@ pub fn run(command: &PolicyCommand, defaults: &'static [EmbeddedPolicy]) -> anyh
         PolicyCommand::Check(args) => check::run(args),
         PolicyCommand::Inspect(args) => inspect::run(args),
         PolicyCommand::Test(args) => test::run(args, defaults),
+        PolicyCommand::Dev(args) => dev::run(args, defaults),
         PolicyCommand::Scenario(args) => scenario::run(args),
         PolicyCommand::Bench(args) => bench::run(args, defaults),
         PolicyCommand::Tune(args) => tune::run(args, defaults),

@@ -174,8 +174,7 @@ fn shadows(told: &Value) -> String {
     for shadow in list(&told["shadows"]) {
         for (hook, seen) in shadow["hooks"].as_object().into_iter().flatten() {
             let count = |key: &str| seen[key].as_u64().unwrap_or(0);
-            let permille = (count("agreed") * 1000).checked_div(count("compared"));
-            let share = permille.map_or("-".to_owned(), |of| format!("{}.{} %", of / 10, of % 10));
+            let share = share(seen).unwrap_or("-".to_owned());
             columns.add([
                 text_of(&shadow["policy"]),
                 hook,
@@ -187,6 +186,13 @@ fn shadows(told: &Value) -> String {
         }
     }
     columns.unless_empty()
+}
+
+/// The share of the compared decisions in which a shadow agrees; absent: none was compared.
+pub(super) fn share(seen: &Value) -> Option<String> {
+    let count = |key: &str| seen[key].as_u64().unwrap_or(0);
+    let permille = (count("agreed") * 1000).checked_div(count("compared"))?;
+    Some(format!("{}.{} %", permille / 10, permille % 10))
 }
 
 fn quarantine(told: &Value) -> String {

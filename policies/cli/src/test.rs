@@ -102,6 +102,41 @@ struct Wanted {
     built: String,
 }
 
+/// All that a good policy has to pass, as `policy dev` asks for it at each change.
+pub(super) struct Whole<'a> {
+    pub(super) policy: &'a Path,
+    pub(super) scenarios: Vec<PathBuf>,
+    pub(super) settings: Option<PathBuf>,
+    /// The time for the properties.
+    pub(super) time: Duration,
+}
+
+/// Puts a policy through its scenarios and the properties.
+pub(super) fn whole(whole: Whole<'_>, defaults: &'static [EmbeddedPolicy]) -> Result<Done> {
+    let args = Args {
+        policy: whole.policy.to_owned(),
+        scenarios: whole.scenarios,
+        properties: PropertyArgs {
+            properties: true,
+            settings: whole.settings,
+            time: whole.time,
+            runs: None,
+            seed: 1,
+            events: 100,
+            save: PathBuf::from("found"),
+        },
+        format: Format::Human,
+        output: None,
+    };
+    run(&args, defaults)
+}
+
+/// The digest of a policy; the inner error says why it is none.
+pub(super) fn digest(path: &Path, bytes: &[u8]) -> Result<Result<String, String>> {
+    let subject = subject(path, bytes)?;
+    Ok(subject.map(|subject| subject.component.digest().to_string()))
+}
+
 pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Done> {
     let wanted = match Wanted::of(args)? {
         Ok(wanted) => wanted,
@@ -316,7 +351,7 @@ impl PropertyArgs {
 }
 
 /// Reads a duration of the command line.
-fn time(text: &str) -> Result<Duration, ValueError> {
+pub(super) fn time(text: &str) -> Result<Duration, ValueError> {
     let Time(time) = Time::deserialize(StrDeserializer::new(text))?;
     Ok(time)
 }

@@ -7,6 +7,7 @@
 )]
 
 mod commands;
+mod dev;
 mod fleet;
 mod host;
 mod hostile;

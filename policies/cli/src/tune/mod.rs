@@ -18,7 +18,6 @@ mod scenes;
 mod search;
 mod sidecar;
 mod space;
-mod stop;
 mod trials;
 
 use std::num::NonZeroUsize;
@@ -32,11 +31,11 @@ use serde_json::{Map, Value, json};
 
 use super::{Done, PolicyFileArg};
 use crate::simulate::{Bar, Interrupted, LoadedPolicy, SceneArgs, Stable, aligned};
+use crate::stop::Stop;
 use objective::Objective;
 use scenes::{Named, Scene, Scenes, fewest};
 use search::{Found, SearchPlan, Standing, search};
 use space::Space;
-use stop::Stop;
 use trials::{Kept, Numbers, Runner, standing, whole_runs};
 
 /// Arguments of `policy tune`.

@@ -20,8 +20,8 @@ use super::objective::{Aim, Micro, Objective, float};
 use super::scenes::Scene;
 use super::search::{self, Share, Standing, WHOLE};
 use super::space::{Point, Space};
-use super::stop::Stop;
 use crate::simulate::{Bar, Contender, Interrupted, LoadedPolicy, at_once};
+use crate::stop::Stop;
 
 /// The most bytes of a file of trials.
 const FILE_BYTES_MAX: u64 = 256 << 20;

@@ -1,4 +1,4 @@
-//! Ctrl-C: the end of a search, and then of the whole command.
+//! Ctrl-C: the end of a search or of work on a policy, and then of the whole command.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// A wish to stop.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stop {
+pub(crate) struct Stop {
     is_asked: Arc<AtomicBool>,
 }
 
@@ -20,7 +20,7 @@ impl Stop {
     ///
     /// # Errors
     /// If the signal cannot be listened to.
-    pub(super) fn on_ctrl_c() -> Result<Self> {
+    pub(crate) fn on_ctrl_c() -> Result<Self> {
         let stop = Self::default();
         let is_asked = Arc::clone(&stop.is_asked);
         let runtime = runtime::Builder::new_current_thread().enable_io().build();
@@ -40,16 +40,16 @@ impl Stop {
         Ok(stop)
     }
 
-    pub(super) fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.is_asked.load(Ordering::Relaxed)
     }
 
     /// Forgets what was asked: another wish is one about what is done next.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.is_asked.store(false, Ordering::Relaxed);
     }
 
-    pub(super) fn flow(&self) -> ControlFlow<()> {
+    pub(crate) fn flow(&self) -> ControlFlow<()> {
         if self.is_asked() {
             ControlFlow::Break(())
         } else {

@@ -1,0 +1,182 @@
+//! `pointsman policy dev`: a policy that changes while a server asks it as a shadow.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use pointsman_testkit::component::component_path;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::host::Host;
+
+/// A scenario of the policy `mine`, with another slot or none.
+const SCENARIO: &str = "title = 'the one with room'
+[policy.mine]
+[[executor]]
+name = 'gpu'
+slots = 1
+[[step]]
+arrive = { name = 'one' }
+expect.placed = { one = 'gpu' }
+";
+
+/// `policy dev`, with what it has said.
+struct Dev {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Dev {
+    fn start(folder: &Path, host: &Host) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
+        let arguments = [
+            "policy",
+            "dev",
+            "mine.wasm",
+            "scenarios",
+            "--server",
+            host.url(),
+        ];
+        command
+            .args(arguments)
+            .args(["--for", "1ms", "--every", "100ms", "--policies"])
+            .arg(host.path("policies.d"))
+            .current_dir(folder)
+            .env_remove("POINTSMAN_ADMIN_KEY")
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Reads on to a line with these words.
+    fn says(&mut self, words: &str) -> String {
+        let mut said = String::new();
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            if line.contains(words) {
+                return line;
+            }
+            said.push_str(&line);
+            said.push('\n');
+        }
+        panic!("{words:?} is not said in\n{said}");
+    }
+
+    fn stop(mut self) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        let last = self.lines.by_ref().map(Result::unwrap).last();
+        let code = self.child.wait().unwrap().code();
+        (code, last.unwrap_or_default())
+    }
+}
+
+/// Makes `mine.wasm` another policy, in one step as `policy build` does.
+fn build(folder: &Path, bytes: &[u8]) {
+    fs::write(folder.join("draft"), bytes).unwrap();
+    fs::rename(folder.join("draft"), folder.join("mine.wasm")).unwrap();
+}
+
+fn shipped(name: &str) -> Vec<u8> {
+    fs::read(component_path(name)).unwrap()
+}
+
+/// The digest and mode of the shadow in the server; absent: there is none.
+fn shadow(host: &Host) -> Option<(String, String)> {
+    let status = host.status();
+    let mut policies = status["policies"].as_array().unwrap().iter();
+    let found = policies.find(|policy| policy["name"] == "mine-dev")?;
+    let text = |key: &str| found[key].as_str().unwrap().to_owned();
+    Some((text("digest"), text("mode")))
+}
+
+#[test]
+fn what_is_good_is_a_shadow_and_what_is_not_leaves_the_one_that_runs() {
+    let host = Host::start("");
+    let work = tempfile::tempdir().unwrap();
+    let folder = work.path();
+    fs::create_dir(folder.join("scenarios")).unwrap();
+    fs::write(folder.join("scenarios/one.toml"), SCENARIO).unwrap();
+    build(folder, &shipped("least-loaded"));
+
+    let mut dev = Dev::start(folder, &host);
+    dev.says("shadow: the server asks mine-dev (");
+    let (first, mode) = shadow(&host).unwrap();
+    assert_eq!(mode, "shadow");
+    host.complete("Hello");
+    let agrees = dev.says("agrees with");
+    assert_eq!(
+        agrees,
+        "mine-dev: routing agrees with memory-aware in 100.0 % of 1"
+    );
+
+    // What is no policy, and what fails a scenario, changes nothing there.
+    build(folder, b"half of it");
+    dev.says("no policy: not a WebAssembly file");
+    dev.says("mine-dev stays in the server as it is");
+    let impossible = SCENARIO.replace("slots = 1", "slots = 1\nhealth = 'draining'");
+    fs::write(folder.join("scenarios/one.toml"), impossible).unwrap();
+    build(folder, &shipped("round-robin"));
+    dev.says("placed: expected `one` on gpu");
+    dev.says("mine-dev stays in the server as it is");
+    assert_eq!(shadow(&host).unwrap().0, first);
+
+    // What is good again is another version.
+    fs::write(folder.join("scenarios/one.toml"), SCENARIO).unwrap();
+    dev.says("shadow: the server asks mine-dev (");
+    let (second, mode) = shadow(&host).unwrap();
+    assert_eq!(mode, "shadow");
+    assert_ne!(second, first);
+    host.complete("Hello");
+    dev.says("mine-dev: routing agrees with memory-aware in 100.0 % of 1");
+
+    let (code, last) = dev.stop();
+    assert_eq!(last, "stopped; mine-dev is out of the server again");
+    assert_eq!(code, Some(0));
+    assert!(
+        !host.files("policies.d").contains("mine-dev"),
+        "{}",
+        host.files("policies.d")
+    );
+    while shadow(&host).is_some() {}
+}
+
+#[test]
+fn a_shadow_of_another_is_not_touched() {
+    let host = Host::start("");
+    let work = tempfile::tempdir().unwrap();
+    fs::create_dir(work.path().join("scenarios")).unwrap();
+    fs::write(work.path().join("scenarios/one.toml"), SCENARIO).unwrap();
+    build(work.path(), &shipped("least-loaded"));
+    host.drop_in("mine-dev.toml", b"mode = 'shadow'\n");
+    let ends = |folder: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
+        let arguments = [
+            "policy",
+            "dev",
+            "mine.wasm",
+            "scenarios",
+            "--for",
+            "1ms",
+            "--server",
+        ];
+        command.args(arguments).arg(host.url()).args(folder);
+        let ended = command.current_dir(work.path()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        String::from_utf8(ended.stderr).unwrap()
+    };
+    let policies = host.path("policies.d");
+    let error = ends(&["--policies", policies.to_str().unwrap()]);
+    let expected = "mine-dev.toml is there already: another `policy dev` runs, or was killed";
+    assert!(error.contains(expected), "{error}");
+    let error = ends(&["--policies", "nowhere"]);
+    assert!(
+        error.contains("there is no folder nowhere on this machine"),
+        "{error}"
+    );
+    let error = ends(&[]);
+    let expected = "policy folder is policies.d where it was started: name it with --policies";
+    assert!(error.contains(expected), "{error}");
+    assert!(host.files("policies.d").contains("mine-dev.toml"));
+}

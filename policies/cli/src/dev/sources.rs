@@ -1,0 +1,172 @@
+//! The files that a policy is made and tested from, and the news of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
+
+use super::Args;
+
+/// Folders of a crate that builds and tests write to.
+const MADE: [&str; 2] = ["target", "found"];
+
+/// The state of each file: its length and the time of its last change.
+type Stamps = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
+
+/// The sources of a policy.
+pub(super) struct Sources {
+    roots: Vec<PathBuf>,
+    seen: Stamps,
+    /// A message for each piece of news, at most one of which waits.
+    pub(super) news: Receiver<()>,
+    sender: SyncSender<()>,
+    watcher: Option<RecommendedWatcher>,
+}
+
+// === impl Sources ===
+
+impl Sources {
+    /// Watches the files that the arguments name.
+    pub(super) fn watch(args: &Args) -> Result<Self> {
+        let named = [Some(&args.policy), args.settings.as_ref()];
+        let roots = named.into_iter().flatten().chain(&args.scenarios);
+        let roots: Vec<PathBuf> = roots.cloned().collect();
+        for root in &roots {
+            anyhow::ensure!(root.exists(), "{} is not there", root.display());
+        }
+        let (sender, news) = mpsc::sync_channel(1);
+        Ok(Self {
+            roots,
+            seen: Stamps::new(),
+            news,
+            sender,
+            watcher: None,
+        })
+    }
+
+    /// Takes all files as they are now, and hears of changes from now on, also in new folders.
+    pub(super) fn look(&mut self) -> Result<()> {
+        let sender = self.sender.clone();
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            let is_access = event.is_ok_and(|event| event.kind.is_access());
+            if !is_access {
+                // One that waits already is enough.
+                match sender.try_send(()) {
+                    Ok(()) | Err(TrySendError::Full(()) | TrySendError::Disconnected(())) => {}
+                }
+            }
+        })
+        .context("no watch can be had on this machine")?;
+        for folder in self.folders() {
+            let watched = watcher.watch(&folder, RecursiveMode::NonRecursive);
+            watched.with_context(|| format!("{} cannot be watched", folder.display()))?;
+        }
+        self.watcher = Some(watcher);
+        self.seen = self.stamps();
+        Ok(())
+    }
+
+    /// True if a file is another than at the last look.
+    pub(super) fn have_changed(&self) -> bool {
+        self.stamps() != self.seen
+    }
+
+    /// The folders that have the files. A file that is replaced is news of its folder.
+    fn folders(&self) -> Vec<PathBuf> {
+        let mut folders = Vec::new();
+        for root in &self.roots {
+            if root.is_dir() {
+                walk(
+                    root,
+                    &mut |folder| folders.push(folder.to_owned()),
+                    &mut |_| {},
+                );
+            } else {
+                let parent = root.parent().filter(|parent| *parent != Path::new(""));
+                folders.push(parent.unwrap_or(Path::new(".")).to_owned());
+            }
+        }
+        folders
+    }
+
+    fn stamps(&self) -> Stamps {
+        let mut stamps = Stamps::new();
+        for root in &self.roots {
+            if root.is_dir() {
+                walk(root, &mut |_| {}, &mut |file| stamp(file, &mut stamps));
+            } else {
+                stamp(root, &mut stamps);
+            }
+        }
+        stamps
+    }
+}
+
+fn stamp(file: &Path, stamps: &mut Stamps) {
+    if let Ok(facts) = fs::metadata(file) {
+        stamps.insert(file.to_owned(), (facts.len(), facts.modified().ok()));
+    }
+}
+
+/// Goes through a folder without what is hidden or made.
+fn walk(folder: &Path, enter: &mut dyn FnMut(&Path), found: &mut dyn FnMut(&Path)) {
+    enter(folder);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        if name.starts_with('.') {
+            continue;
+        }
+        // A link is not followed: it may lead back.
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if !MADE.contains(&&*name) {
+                walk(&path, enter, found);
+            }
+        } else if !name.contains(".wasm") && name != "Cargo.lock" {
+            found(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_what_an_author_writes() {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path();
+        for folder in ["src/deep", "target/release", "found", ".git", "scenarios"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        let written = [
+            "Cargo.toml",
+            "src/lib.rs",
+            "src/deep/er.rs",
+            "scenarios/a.toml",
+        ];
+        let made = [
+            "mine.wasm",
+            "mine.wasm.123",
+            "Cargo.lock",
+            "target/release/x.rs",
+            "found/x.toml",
+            ".git/x",
+        ];
+        for file in written.iter().chain(&made) {
+            fs::write(root.join(file), "x").unwrap();
+        }
+        let (mut folders, mut files) = (0, Vec::new());
+        walk(root, &mut |_| folders += 1, &mut |file| {
+            files.push(file.strip_prefix(root).unwrap().to_owned());
+        });
+        files.sort();
+        let mut expected = written.map(PathBuf::from);
+        expected.sort();
+        assert_eq!((folders, files), (4, expected.to_vec()));
+    }
+}
