@@ -6,6 +6,7 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -25,6 +26,7 @@ const ROUTERS: [&str; 6] = [
     "kv-cost,prefill-scale=16000",
 ];
 const CONVERSATION: &str = "conversation_trace.jsonl";
+const SERVEGEN: &str = "servegen.jsonl";
 const PROFILES: [&str; 3] = ["polynomial", "smg", "llm-d"];
 /// Numbers of executors, and by how much arrivals are sped up.
 const LOADS: [(u32, u32); 4] = [(4, 1), (4, 2), (8, 1), (8, 2)];
@@ -53,6 +55,10 @@ fn main() -> Result<()> {
         measure(&args, &workload, &workload, bounds)?;
     }
     if let Some(folder) = &args.traces {
+        let clients = folder.join(SERVEGEN);
+        if clients.exists() {
+            fairness(&args, &clients.display().to_string())?;
+        }
         let path = folder.join(CONVERSATION).display().to_string();
         for profile in PROFILES {
             println!("\n## Mooncake's conversation trace, profile `{profile}`");
@@ -87,6 +93,86 @@ fn generated() -> [(&'static str, String, &'static str); 3] {
             " --executors 8",
         ),
     ]
+}
+
+/// Simulates ServeGen's clients with and without one that floods, and prints what that does to the others.
+fn fairness(args: &Args, clients: &str) -> Result<()> {
+    println!("\n## A client of ServeGen's that floods");
+    println!(
+        "\n`pointsman simulate {SERVEGEN}:rate=60,lasting=2min,flood=19,flood-factor=N --profile llm-d`,"
+    );
+    println!(
+        "four executors, the default policies. N = 0: the client is not there. The others' p95 of TTFT"
+    );
+    println!("with it, as a multiple of that without; of those with 20 requests or more.\n");
+    println!("| N | requests | of the others finished | median client | worst client |");
+    println!("|---|---|---|---|---|");
+    let alone = Clients::simulated(args, clients, 0)?;
+    for factor in [20, 60] {
+        let flooded = Clients::simulated(args, clients, factor)?;
+        let mut ratios: Vec<f64> = alone
+            .ttft_p95
+            .iter()
+            .filter_map(|(name, alone)| Some(flooded.ttft_p95.get(name)? / alone))
+            .collect();
+        ratios.sort_by(f64::total_cmp);
+        let others = || {
+            flooded
+                .finished
+                .iter()
+                .filter(|(name, _)| alone.ttft_p95.contains_key(*name))
+        };
+        let finished: u64 = others().map(|(_, [finished, _])| finished).sum();
+        let requests: u64 = others().map(|(_, [_, requests])| requests).sum();
+        let all: u64 = flooded
+            .finished
+            .values()
+            .map(|[_, requests]| requests)
+            .sum();
+        let median = ratios
+            .get(ratios.len() / 2)
+            .context("no client with enough requests")?;
+        let worst = ratios.last().context("no client with enough requests")?;
+        println!("| {factor} | {all} | {finished} of {requests} | {median:.2} | {worst:.2} |");
+    }
+    Ok(())
+}
+
+/// The ends of each client's requests, and how soon they began.
+#[derive(Debug, Default)]
+struct Clients {
+    /// The p95 of TTFT, in milliseconds, of clients with enough requests to have one.
+    ttft_p95: BTreeMap<String, f64>,
+    /// Requests that finished, and all.
+    finished: BTreeMap<String, [u64; 2]>,
+}
+
+impl Clients {
+    fn simulated(args: &Args, clients: &str, factor: u32) -> Result<Self> {
+        const REQUESTS_MIN: u64 = 20;
+        let few = args.requests.map(|n| format!(" --requests {n}"));
+        let few = few.unwrap_or_default();
+        let words = format!(
+            "{clients}:rate=60,lasting=2min,flood=19,flood-factor={factor} --profile llm-d --executors 4{few}"
+        );
+        let defaults = embedded::policies().context("the policies are not embedded")?;
+        let report = simulated::json(words.split_whitespace(), defaults)?;
+        let tenants = &report["contenders"][0]["runs"][0]["report"]["tenants"];
+        let mut clients = Self::default();
+        for tenant in tenants.as_array().context("no tenants")? {
+            let name = tenant["name"].as_str().context("no name")?;
+            let count = |key: &str| tenant[key].as_u64().context("no count");
+            let [finished, requests] = [count("finished")?, count("requests")?];
+            clients
+                .finished
+                .insert(name.to_owned(), [finished, requests]);
+            if requests >= REQUESTS_MIN {
+                let p95 = tenant["ttft_ms"]["p95"].as_f64().context("no p95")?;
+                clients.ttft_p95.insert(name.to_owned(), p95);
+            }
+        }
+        Ok(clients)
+    }
 }
 
 /// Makes one simulation, and prints its command, with the workload as `shown`, and its table.

@@ -2,10 +2,11 @@
 
 use anyhow::{Result, ensure};
 use pointsman_core::rows::RequestClass;
-use pointsman_server::config::Config;
+use pointsman_server::config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::task;
 
 /// Leaves one slot and one place in the queue.
@@ -92,6 +93,51 @@ async fn a_full_queue_is_treated_as_the_admission_policy_is_set_to() -> Result<(
     ensure!(overflown("block").await? == [served(), served()]);
     ensure!(overflown("drop-newest").await? == [served(), refused("no_room")]);
     ensure!(overflown("drop-oldest").await? == [refused("displaced"), served()]);
+    Ok(())
+}
+
+/// Has the tenant `calm` come last to a server whose slot and queue the tenant `flood` has filled.
+/// Returns the tenants in the order in which their requests ended.
+async fn ended_after_a_flood(share_lag: u32) -> Result<Vec<&'static str>> {
+    const WAITING: usize = 6;
+    let serving = Serving::start(|config| {
+        config.executors[0].terms.slots = 1;
+        for name in ["flood", "calm"] {
+            config.tenants.push(TenantConfig::new(name));
+            config.keys.push(ApiKey {
+                sha256: Sha256::digest(name).into(),
+                rights: Rights::of_tenant(name),
+            });
+        }
+        set(config, "aging", &json!({"share-lag": share_lag}));
+    })
+    .await?;
+    let [flood, calm] = ["flood", "calm"].map(|name| serving.client.with_key(name));
+    let mut stream = flood.stream(&long()).await?;
+    stream.first_text().await?;
+    let mut ended = task::JoinSet::new();
+    for waiting in 1..=WAITING {
+        ended.spawn(async move { said(flood).await.map(|_| "flood") });
+        serving.load_until(|load| load.queued == waiting).await?;
+    }
+    ended.spawn(async move { said(calm).await.map(|_| "calm") });
+    serving.load_until(|load| load.queued > WAITING).await?;
+    drop(stream);
+    let mut tenants = Vec::new();
+    while let Some(next) = ended.join_next().await {
+        tenants.push(next??);
+    }
+    serving.idle().await?;
+    serving.server.stop().await?;
+    Ok(tenants)
+}
+
+#[tokio::test]
+async fn a_tenant_that_floods_the_queue_keeps_no_other_waiting_for_it() -> Result<()> {
+    let ended = ended_after_a_flood(300).await?;
+    ensure!(ended[0] == "calm", "{ended:?}");
+    let ended = ended_after_a_flood(0).await?;
+    ensure!(ended.last() == Some(&"calm"), "{ended:?}");
     Ok(())
 }
 

@@ -387,6 +387,31 @@ fn a_more_urgent_request_does_not_overtake() {
 }
 
 #[test]
+fn a_tenant_that_has_more_placed_is_not_overtaken_by_one_that_has_fewer() {
+    let (mut world, executor, old) = newest_first(2);
+    let other_tenant = world.intern("other");
+    let idle = add_device(&mut world, 64);
+    let elsewhere = add_executor(&mut world, idle, 1);
+    // The first tenant keeps a place elsewhere, so it has one, and the other has none.
+    let kept = NewRequest {
+        allowed: Some(vec![elsewhere]),
+        ..request(4, 1000)
+    };
+    arrive(&mut world, kept);
+    let of_other = || NewRequest {
+        tenant: other_tenant,
+        ..request(4, 1)
+    };
+    for _ in 0..4 {
+        let new = arrive(&mut world, of_other());
+        world.step(executor);
+        assert!(is_running(&world, new));
+    }
+    assert!(is_queued(&world, old));
+    assert_eq!(strikes(&world), []);
+}
+
+#[test]
 fn a_request_is_not_overtaken_where_it_could_not_run() {
     let (mut world, busy, old) = newest_first(1);
     cancel(&mut world, old);

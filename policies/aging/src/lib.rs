@@ -1,8 +1,10 @@
-//! Order of the queue: class, priority, head start and affinity, aged so that nothing starves.
+//! Order of the queue: class, priority, head start, affinity and shares of tenants, aged so that nothing
+//! starves.
 //!
 //! All advantages are measured in microseconds of waiting. A request's score is the time it has
-//! waited, and each advantage is worth so much more waiting. Advantages are bounded, so a request
-//! that has waited longer than the bound goes before every later one. The exception is a request
+//! waited, and each advantage is worth so much more waiting; a tenant that was served more than its
+//! share is behind by so much. Advantages are bounded, so a request that has waited longer than the
+//! bound goes before every later one. The exception is a request
 //! that starts a model: one for each model that is warm nowhere goes before everything else.
 //!
 //! # Not here
@@ -16,7 +18,8 @@ mod diversity;
 mod settings;
 mod warmth;
 
-use pointsman_sdk::wire::types::{AskedRequest, Request, RequestClass};
+use pointsman_sdk::tenants::{Contest, Tenants};
+use pointsman_sdk::wire::types::{AskedRequest, Change, Request, RequestClass};
 use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
 
 use diversity::Diversity;
@@ -28,6 +31,8 @@ use warmth::Warmth;
 #[derive(Debug)]
 pub struct Aging {
     weights: Weights,
+    /// Use of the tenants, which outlives the mirror: its rows do not have all of it.
+    tenants: Tenants,
     // Kept between calls for their memory alone.
     warmth: Warmth,
     diversity: Diversity,
@@ -61,8 +66,9 @@ impl Policy for Aging {
             name: "aging".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             summary:
-                "A model that is warm nowhere is started; then class, client priority, head start \
-                      and warm models first; waiting outweighs them all in the end."
+                "A model that is warm nowhere is started; then class, client priority, head start, \
+                      warm models and tenants within their share first; waiting outweighs them all \
+                      in the end."
                     .into(),
             reasons: Vec::new(),
             state_version: 1,
@@ -76,25 +82,42 @@ impl Policy for Aging {
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
             weights: settings.weights(),
+            tenants: Tenants::default(),
             warmth: Warmth::default(),
             diversity: Diversity::default(),
             ranking: Vec::new(),
         })
     }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.tenants.snapshot()
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+        self.tenants = Tenants::restore(state)?;
+        Ok(())
+    }
+
+    fn changed(&mut self, mirror: &Mirror, change: &Change) {
+        if let Change::Tenant(row) = change {
+            self.tenants.changed(mirror.now(), row);
+        }
+    }
 }
 
 impl Priority for Aging {
-    const NEEDS: Feed = Feed::FIT;
+    const NEEDS: Feed = Feed::FIT.union(Feed::TENANTS);
 
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         self.warmth.begin();
         self.diversity.begin();
         self.ranking.clear();
+        let contest = self.tenants.contest(mirror.tenants(), at.now);
         for request in requests
             .iter()
             .filter_map(|asked| mirror.request(asked.request))
         {
-            let rank = self.rank(mirror, request, at.now);
+            let rank = self.rank(mirror, request, contest);
             self.ranking.push(rank);
         }
         self.ranking.sort_unstable();
@@ -111,7 +134,8 @@ impl Priority for Aging {
 }
 
 impl Aging {
-    fn rank(&mut self, mirror: &Mirror, request: &Request, now: u64) -> Rank {
+    fn rank(&mut self, mirror: &Mirror, request: &Request, contest: Contest) -> Rank {
+        let now = contest.now();
         let temperature = match request.model {
             Some(model) if self.weights.warm > 0 => {
                 if self.warmth.is_warm(mirror, model, now) {
@@ -126,17 +150,28 @@ impl Aging {
             Temperature::Warm => self.weights.warm,
             Temperature::Cold | Temperature::Indifferent => 0,
         };
+        let lag = self.lag(mirror, request.tenant, contest);
         Rank {
-            score_negated: -(self.weights.score(request, now) + warm),
+            score_negated: lag - warm - self.weights.score(request, now),
             arrived: request.arrived,
             id: request.id,
             temperature,
         }
     }
+
+    /// The waiting by which the requests of a tenant beyond its share are behind.
+    fn lag(&self, mirror: &Mirror, tenant: u32, contest: Contest) -> i64 {
+        if self.weights.share_lag == 0 {
+            return 0;
+        }
+        let tenant = mirror.tenant(tenant);
+        let excess = tenant.map_or(0, |tenant| self.tenants.excess_permille(tenant, contest));
+        self.weights.share_lag * i64::from(excess) / 1000
+    }
 }
 
 impl Weights {
-    /// The score without warmth, in microseconds of waiting.
+    /// The score without warmth and shares, in microseconds of waiting.
     fn score(&self, request: &Request, now: u64) -> i64 {
         let waited = micros(now.saturating_sub(request.arrived));
         let head_start = micros(request.head_start).min(self.head_start_max);

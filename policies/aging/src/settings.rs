@@ -24,6 +24,9 @@ pub struct Settings {
     pub priority_max: u32,
     /// Seconds of head start, at most: a longer one counts as this.
     pub head_start_max: u32,
+    /// Seconds of waiting by which a tenant is behind that was served all tokens of the last minute while
+    /// another wants some; one with less beyond its share is behind by less. 0: shares do not count.
+    pub share_lag: u32,
 }
 
 /// The worth of each advantage, in microseconds of waiting.
@@ -34,6 +37,7 @@ pub(crate) struct Weights {
     pub(crate) priority_step: i64,
     pub(crate) priority_max: i64,
     pub(crate) head_start_max: i64,
+    pub(crate) share_lag: i64,
 }
 
 impl Default for Settings {
@@ -45,6 +49,7 @@ impl Default for Settings {
             priority_step: 60,
             priority_max: 10,
             head_start_max: 300,
+            share_lag: 300,
         }
     }
 }
@@ -90,6 +95,13 @@ impl Settings {
                 default.head_start_max,
                 "Seconds of head start, at most.",
             ),
+            Setting::number(
+                "share-lag",
+                0..=SECONDS_MAX,
+                default.share_lag,
+                "Seconds of waiting by which a tenant that was served all tokens is behind; 0: shares do \
+                 not count.",
+            ),
         ]
     }
 
@@ -106,6 +118,7 @@ impl Settings {
             priority_step: micros(self.priority_step),
             priority_max: i64::from(self.priority_max),
             head_start_max: micros(self.head_start_max),
+            share_lag: micros(self.share_lag),
         }
     }
 }

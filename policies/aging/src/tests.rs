@@ -1,9 +1,11 @@
 //! The order, by hand-computed scores.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, asked, at, bounds, executor, load, request, residency};
+use pointsman_sdk::fixture::{
+    SECOND, asked, at, bounds, executor, load, request, residency, tenant,
+};
 use pointsman_sdk::wire::types::{
-    Change, ExecutorLoad, Extent, Health, Request, RequestClass, Residency,
+    Change, ExecutorLoad, Extent, Health, Request, RequestClass, Residency, Tenant,
 };
 
 use super::instance;
@@ -143,6 +145,70 @@ fn class_priority_and_head_start_come_first() {
     check("{}", Vec::new(), requests, &[2, 3, 4, 1, 5]);
 }
 
+/// Tenants 0 and 1 with requests in hand, which were served so many tokens by now.
+fn served(tokens: [u64; 2]) -> Vec<Change> {
+    let row = |(id, output_tokens_total)| {
+        Change::Tenant(Tenant {
+            waiting: 1,
+            output_tokens_total,
+            ..tenant(id)
+        })
+    };
+    (0..).zip(tokens).map(row).collect()
+}
+
+#[test]
+fn a_tenant_beyond_its_share_is_behind() {
+    let of = |tenant, id, second| Request {
+        tenant,
+        ..arrived(id, second)
+    };
+    let waiting = |later| vec![of(0, 1, 10), of(1, 2, 20), of(0, 3, 30), of(1, 4, later)];
+    // All of the tokens: 300 s behind. Three quarters are half of the way to that.
+    check("{}", served([600, 0]), waiting(99), &[2, 4, 1, 3]);
+    check("{}", served([450, 150]), waiting(99), &[2, 4, 1, 3]);
+    let half = r#"{"share-lag": 80}"#;
+    check(half, served([600, 0]), waiting(95), &[2, 1, 4, 3]);
+    check(half, served([450, 150]), waiting(95), &[2, 1, 3, 4]);
+    // Nobody is beyond, the only one has all that there is, or it does not count.
+    check("{}", served([300, 300]), waiting(99), &[1, 2, 3, 4]);
+    check(
+        "{}",
+        vec![served([600, 0]).remove(0)],
+        waiting(99),
+        &[1, 2, 3, 4],
+    );
+    check(
+        r#"{"share-lag": 0}"#,
+        served([600, 0]),
+        waiting(99),
+        &[1, 2, 3, 4],
+    );
+}
+
+#[test]
+fn use_of_the_last_minute_outlives_a_reload() {
+    let mut old = policy("{}", served([0, 600]));
+    old.observe(1000 * SECOND, Extent::SinceLast, served([0, 600]));
+    let order = |mut fresh: Box<dyn Instance>| {
+        let mut changes = served([600, 600]);
+        changes.push(Change::Waiting(arrived(1, 1001)));
+        let of_other = Request {
+            tenant: 1,
+            ..arrived(2, 1002)
+        };
+        changes.push(Change::Waiting(of_other));
+        fresh.observe(1010 * SECOND, Extent::Everything, changes);
+        fresh.order(at(1010 * SECOND), asked(&[1, 2]))
+    };
+    let mut fresh = policy("{}", Vec::new());
+    fresh.restore(old.snapshot()).expect("its own snapshot");
+    // All of tenant 1's tokens are older than a minute.
+    assert_eq!(order(fresh), [2, 1]);
+    // Without a past both were served evenly since the host started.
+    assert_eq!(order(policy("{}", Vec::new())), [1, 2]);
+}
+
 #[test]
 fn waiting_outweighs_every_advantage() {
     // The greatest advantage there can be, against the least.
@@ -154,19 +220,23 @@ fn waiting_outweighs_every_advantage() {
     };
     let least = Request {
         priority: i32::MIN,
+        tenant: 1,
         ..of_model(1, 0, 1)
     };
-    // 120 + 2 × 10 × 60 + 300 + 30 seconds.
-    let bound = 1650;
+    // 120 + 2 × 10 × 60 + 300 + 30 + 300 seconds.
+    let bound = 1950;
     let order = |arrived_second: u64| {
         let greatest = Request {
             arrived: arrived_second * SECOND,
             ..greatest.clone()
         };
         let mut changes = busy_with_model_0(Health::Up);
+        changes.extend(served([0, 600]));
         changes.push(Change::Waiting(least.clone()));
         changes.push(Change::Waiting(greatest));
-        policy("{}", changes).order(at(3000 * SECOND), asked(&[1, 2]))
+        let mut policy = policy("{}", Vec::new());
+        policy.observe(3000 * SECOND, Extent::Everything, changes);
+        policy.order(at(3000 * SECOND), asked(&[1, 2]))
     };
     assert_eq!(order(bound - 1), [2, 1]);
     assert_eq!(order(bound), [1, 2]);

@@ -12,6 +12,7 @@ use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use pointsman_sdk::tenants::{Contest, Tenants};
 use pointsman_sdk::wire::admission::{Choice, Displacement, Verdict};
 use pointsman_sdk::wire::types::Request;
 use pointsman_sdk::{Mirror, Urgency};
@@ -19,7 +20,6 @@ use pointsman_sdk::{Mirror, Urgency};
 use crate::queue::{Queue, Queued};
 use crate::reason::Reason;
 use crate::settings::{Overflow, Settings};
-use crate::tenants::{Contest, Tenants};
 
 /// Executors looked at for one question.
 const CHECKS_MAX: u32 = 50_000;

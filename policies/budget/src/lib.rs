@@ -18,8 +18,8 @@ mod queue;
 mod reason;
 mod settings;
 mod shares;
-mod tenants;
 
+use pointsman_sdk::tenants::Tenants;
 use pointsman_sdk::wire::admission::Verdict;
 use pointsman_sdk::wire::budget::{Allotments, Arrangement, DeviceTokens};
 use pointsman_sdk::wire::preemption::{Eviction, Shortage};
@@ -33,7 +33,6 @@ use evict::{Rules, YieldToOlder};
 use queue::Queue;
 use reason::Reason;
 pub use settings::{Overflow, Settings};
-use tenants::Tenants;
 
 /// A policy that shares out room that is short.
 #[derive(Debug)]

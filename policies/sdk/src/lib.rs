@@ -101,6 +101,7 @@ mod router;
 mod rows;
 mod settings;
 mod table;
+pub mod tenants;
 mod turns;
 mod urgency;
 pub mod wire;

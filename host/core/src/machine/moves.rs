@@ -119,7 +119,7 @@ impl Machine {
     fn count_overtaken_on(&mut self, executor: ExecutorId, next: RequestId) {
         let next = &self.requests[next];
         let left = self.ledger[executor].queue.of(next.row.class).iter();
-        let overtaken = left.filter(|id| self.requests[**id].is_passed_by(next));
+        let overtaken = left.filter(|id| self.is_overtaken(&self.requests[**id], next));
         let overtaken: Vec<RequestId> = overtaken.copied().collect();
         for id in overtaken {
             self.requests.overtaken_on_executor(id);

@@ -39,6 +39,13 @@ pub(crate) struct TenantUse {
     pub(super) stamp: Stamp,
 }
 
+impl TenantUse {
+    /// The requests that are placed, and the weight.
+    fn placed(&self) -> (u64, u64) {
+        (u64::from(self.running), u64::from(self.weight))
+    }
+}
+
 /// One more or one fewer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
@@ -114,6 +121,14 @@ impl Ledger {
             Some((running_max, running)) if running >= running_max => Err(RefusalCause::RunningMax),
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// True if a tenant has more requests placed than another, both by their weights.
+    pub(crate) fn holds_more(&self, tenant: TenantId, other: TenantId) -> bool {
+        let of = |id| self.tenants.get(&id).map_or((0, 1), TenantUse::placed);
+        let (placed, weight) = of(tenant);
+        let (other_placed, other_weight) = of(other);
+        placed * other_weight > other_placed * weight
     }
 
     pub(crate) fn models(&self) -> impl Iterator<Item = (ModelId, &ModelUse)> {

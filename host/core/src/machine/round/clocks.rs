@@ -149,8 +149,16 @@ impl Machine {
     fn overtakes(&self, other: RequestId, request: &Request, executor: ExecutorId) -> bool {
         let other = self.requests.find(other);
         let executor = self.ledger.find(executor);
-        other.is_some_and(|other| request.is_passed_by(other))
+        other.is_some_and(|other| self.is_overtaken(request, other))
             && executor.is_some_and(|e| check_open_to(&self.ledger, request, e).is_ok())
+    }
+
+    /// Tells whether `other`, which goes before `request`, overtakes it: it came later and is not more
+    /// urgent. A tenant is not overtaken by one that has fewer requests placed, by their weights: a
+    /// policy may give tenants their shares, whatever queue one of them makes.
+    pub(in super::super) fn is_overtaken(&self, request: &Request, other: &Request) -> bool {
+        let (tenant, others) = (request.row.tenant, other.row.tenant);
+        request.is_passed_by(other) && !self.ledger.holds_more(tenant, others)
     }
 
     fn watch(&mut self, id: RequestId, feasibility: &mut Feasibility) {

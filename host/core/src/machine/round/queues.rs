@@ -55,11 +55,13 @@ impl OngoingRound<'_> {
 
     /// Counts for requests that stay parked how many of those that enter overtake them.
     fn count_passed(&mut self, left: &[RequestId], entering: &[RequestId]) {
-        let requests = &self.machine.requests;
+        let machine = &self.machine;
+        let requests = &machine.requests;
         let entering: Vec<&Request> = entering.iter().map(|id| &requests[*id]).collect();
         let passing = left.iter().map(|id| {
             let request = &requests[*id];
-            let passing = entering.iter().filter(|other| request.is_passed_by(other));
+            let passing = entering.iter();
+            let passing = passing.filter(|other| machine.is_overtaken(request, other));
             (*id, count(passing.count()))
         });
         let passing: Vec<(RequestId, u32)> = passing.collect();

@@ -6,7 +6,9 @@ use super::{Account, Tenants};
 const ENTRY_BYTES: usize = 4 + 5 * 8 + 16;
 
 impl Tenants {
-    pub(crate) fn snapshot(&self) -> Vec<u8> {
+    /// The accounts as bytes, for [`Tenants::restore`].
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.accounts.len() * ENTRY_BYTES);
         for (tenant, account) in &self.accounts {
             bytes.extend(tenant.to_le_bytes());
@@ -29,7 +31,7 @@ impl Tenants {
     /// # Errors
     ///
     /// A sentence about a length that it cannot have made.
-    pub(crate) fn restore(bytes: &[u8]) -> Result<Self, String> {
+    pub fn restore(bytes: &[u8]) -> Result<Self, String> {
         let mut accounts = std::collections::BTreeMap::new();
         let mut left = bytes;
         while !left.is_empty() {

@@ -10,19 +10,21 @@
 //! 2. A tenant alone is never beyond its share (`tests::shares_are_by_weight`).
 //!
 //! # Not here
-//! The treatment of a tenant beyond its share: see `admit`.
+//! The treatment of a tenant beyond its share, which is a policy's.
 
 mod snapshot;
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::wire::types::Tenant;
+use crate::wire::types::Tenant;
 
 const MINUTE: u64 = 60_000_000;
 
 /// Use of the tenants, by id.
+///
+/// A policy keeps it beside its mirror, whose rows have totals only, and saves it as a part of its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tenants {
+pub struct Tenants {
     accounts: BTreeMap<u32, Account>,
 }
 
@@ -45,7 +47,7 @@ struct Account {
 
 /// Recent use of the tenants that have work in hand, and their weights.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Contest {
+pub struct Contest {
     now: u64,
     used: u128,
     weight: u128,
@@ -55,7 +57,7 @@ pub(crate) struct Contest {
 
 impl Tenants {
     /// Takes over a tenant's row.
-    pub(crate) fn changed(&mut self, now: u64, row: &Tenant) {
+    pub fn changed(&mut self, now: u64, row: &Tenant) {
         let total = row
             .prompt_tokens_total
             .saturating_add(row.output_tokens_total);
@@ -68,7 +70,8 @@ impl Tenants {
     }
 
     /// Seconds until a tenant is within its tokens per minute; absent where it is.
-    pub(crate) fn overdrawn_secs(&self, tenant: &Tenant, now: u64) -> Option<u32> {
+    #[must_use]
+    pub fn overdrawn_secs(&self, tenant: &Tenant, now: u64) -> Option<u32> {
         let rate = tenant.tokens_per_minute?;
         let beyond = self.account(tenant, now).spent.checked_sub(full(rate))?;
         // Tokens × micros of a minute, by tokens per minute: micros.
@@ -77,11 +80,7 @@ impl Tenants {
     }
 
     /// The use to share out among the tenants that have work in hand.
-    pub(crate) fn contest<'a>(
-        &self,
-        tenants: impl Iterator<Item = &'a Tenant>,
-        now: u64,
-    ) -> Contest {
+    pub fn contest<'a>(&self, tenants: impl Iterator<Item = &'a Tenant>, now: u64) -> Contest {
         let at_work = tenants.filter(|tenant| tenant.running > 0 || tenant.waiting > 0);
         at_work.fold(
             Contest {
@@ -98,17 +97,28 @@ impl Tenants {
 
     /// The excess of a tenant's use over `permille` of its share, if there is one. It is per
     /// weight, so that tenants compare.
-    pub(crate) fn beyond_share(
-        &self,
-        tenant: &Tenant,
-        contest: Contest,
-        permille: u32,
-    ) -> Option<u128> {
+    #[must_use]
+    pub fn beyond_share(&self, tenant: &Tenant, contest: Contest, permille: u32) -> Option<u128> {
         // used / weight > contest.used / contest.weight × permille / 1000, without fractions.
         let used = self.used(tenant, contest.now);
         let per_weight = used.saturating_mul(contest.weight).saturating_mul(1000) / weight(tenant);
         let allowed = contest.used.saturating_mul(u128::from(permille));
         (per_weight > allowed).then(|| per_weight - allowed)
+    }
+
+    /// Permille of the way from its share to all tokens that a tenant's use is beyond its share. 0: it is
+    /// within it, or nobody else is in the contest. With all the tokens of the contest it is 1000.
+    #[must_use]
+    pub fn excess_permille(&self, tenant: &Tenant, contest: Contest) -> u32 {
+        let weight = weight(tenant);
+        let due = contest.used.saturating_mul(weight);
+        let used = self.used(tenant, contest.now);
+        let beyond = used.saturating_mul(contest.weight).saturating_sub(due);
+        // used / contest.used - weight / contest.weight, of 1 - weight / contest.weight.
+        let others = contest.weight.saturating_sub(weight);
+        let whole = contest.used.saturating_mul(others);
+        let permille = beyond.saturating_mul(1000).checked_div(whole);
+        permille.map_or(0, |permille| u32::try_from(permille.min(1000)).unwrap_or(0))
     }
 
     /// Tokens served within the last minute, times a minute.
@@ -130,8 +140,15 @@ impl Tenants {
 // === impl Contest ===
 
 impl Contest {
+    /// The time that it is about, in microseconds.
+    #[must_use]
+    pub fn now(self) -> u64 {
+        self.now
+    }
+
     /// Returns whether a tenant that holds `places` of `total` has fewer than its weight is due.
-    pub(crate) fn leaves_room(&self, tenant: &Tenant, places: usize, total: usize) -> bool {
+    #[must_use]
+    pub fn leaves_room(&self, tenant: &Tenant, places: usize, total: usize) -> bool {
         (places as u128).saturating_mul(self.weight) < weight(tenant).saturating_mul(total as u128)
     }
 }

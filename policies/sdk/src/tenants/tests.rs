@@ -1,6 +1,6 @@
 //! The ledger, by hand-computed use.
 
-use pointsman_sdk::fixture::{self, SECOND};
+use crate::fixture::{self, SECOND};
 
 use super::*;
 
@@ -118,6 +118,34 @@ fn shares_are_by_weight() {
     check(&[0, 1, 2], 1050, &[true, false, false]);
     // Whoever is alone has all.
     check(&[0], 1000, &[false]);
+}
+
+#[test]
+fn an_excess_is_the_part_of_the_way_from_the_share_to_everything() {
+    let mut tenants = Tenants::default();
+    let rows = [(1, 1, 300), (2, 3, 500), (3, 4, 0)].map(|(id, weight, total)| {
+        let told = Tenant {
+            weight,
+            ..row(id, total, None)
+        };
+        tenants.changed(0, &row(id, 0, None));
+        tenants.changed(SECOND, &told);
+        told
+    });
+    let check = |at_work: &[usize], expected: &[u32]| {
+        let contest = tenants.contest(at_work.iter().map(|&at| &rows[at]), SECOND);
+        let excess = at_work.iter();
+        let excess = excess.map(|&at| tenants.excess_permille(&rows[at], contest));
+        assert_eq!(excess.collect::<Vec<_>>(), expected, "{at_work:?}");
+    };
+    // 3/8 of the tokens for 1/4 of the weight: 1/8 of the 3/4 between its share and everything.
+    check(&[0, 1], &[166, 0]);
+    // 3/8 for 1/8, which is 2/8 of 7/8; and 5/8 for 3/8, which is 2/8 of 5/8.
+    check(&[0, 1, 2], &[285, 400, 0]);
+    check(&[1, 2], &[1000, 0]);
+    // Whoever is alone is within its share, and where nothing was served all are.
+    check(&[0], &[0]);
+    check(&[2], &[0]);
 }
 
 #[test]
