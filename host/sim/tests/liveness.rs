@@ -388,27 +388,40 @@ fn a_more_urgent_request_does_not_overtake() {
 
 #[test]
 fn a_tenant_that_has_more_placed_is_not_overtaken_by_one_that_has_fewer() {
-    let (mut world, executor, old) = newest_first(2);
+    let (mut world, executor, kept) = newest_first(2);
     let other_tenant = world.intern("other");
-    let idle = add_device(&mut world, 64);
-    let elsewhere = add_executor(&mut world, idle, 1);
-    // The first tenant keeps a place elsewhere, so it has one, and the other has none.
-    let kept = NewRequest {
-        allowed: Some(vec![elsewhere]),
-        ..request(4, 1000)
-    };
-    arrive(&mut world, kept);
-    let of_other = || NewRequest {
-        tenant: other_tenant,
+    let device = add_device(&mut world, 64);
+    let elsewhere = add_executor(&mut world, device, 2);
+    let here = || NewRequest {
+        allowed: Some(vec![executor]),
         ..request(4, 1)
     };
-    for _ in 0..4 {
-        let new = arrive(&mut world, of_other());
-        world.step(executor);
-        assert!(is_running(&world, new));
+    let waits = arrive(&mut world, here());
+    let also_kept = arrive(&mut world, request(4, 1));
+    for kept in [kept, also_kept] {
+        assert_eq!(placements(&world, kept), [elsewhere]);
     }
-    assert!(is_queued(&world, old));
+    let overtake = |world: &mut World| {
+        let of_other = NewRequest {
+            tenant: other_tenant,
+            ..here()
+        };
+        let new = arrive(world, of_other);
+        world.step(executor);
+        is_running(world, new)
+    };
+    // One tenant has two places elsewhere, and the other has one here.
+    for _ in 0..4 {
+        assert!(overtake(&mut world));
+    }
+    // It has none any more, and is overtaken.
+    world.step(elsewhere);
+    for _ in 0..2 {
+        assert!(overtake(&mut world) && is_queued(&world, waits));
+    }
     assert_eq!(strikes(&world), []);
+    assert!(!overtake(&mut world) && is_running(&world, waits));
+    assert_eq!(strikes(&world), [(Clock::Overtaken, waits)]);
 }
 
 #[test]
