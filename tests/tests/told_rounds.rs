@@ -105,7 +105,9 @@ fn what_was_decided_comes_out_again_and_another_policy_is_caught() {
     assert!(told.len() >= 3, "{told:?}");
     let is_busy = |text: &str| text.contains("[[running]]") && !text.contains("= \"engine0\" }");
     let (round, busy) = told.iter().find(|(_, text)| is_busy(text)).unwrap();
-    let lacks = "# What they were told and this file cannot say:\n# - the state of budget, which begins anew\n";
+    let lacks = "# What they were told and this file cannot say:\n\
+                 # - the state of aging, which begins anew\n\
+                 # - the state of budget, which begins anew\n";
     assert!(busy.contains(lacks), "{busy}");
     assert!(
         busy.contains(": memory-aware: least KV pressure, then least load\n"),
