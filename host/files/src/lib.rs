@@ -14,15 +14,17 @@
 
 #![forbid(unsafe_code)]
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
 /// Mode of files that are made here: for their owner's eyes.
 const PRIVATE: u32 = 0o600;
+/// Mode of files that everybody may read, whatever the mask of new files is.
+const READABLE: u32 = 0o644;
 
 /// Opens the regular file at `path` for reading.
 ///
@@ -68,12 +70,30 @@ pub fn create(path: &Path) -> io::Result<File> {
 }
 
 /// Puts a file at `path` that `write` fills: whole or not at all, and on the disk when this returns.
+/// Nobody but its owner may read it.
 ///
 /// # Errors
 /// If it cannot be written; the file at `path` is then as it was.
 pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    put(path, PRIVATE, write)
+}
+
+/// Puts a file at `path` as [`replace`] does, which everybody may read: a server of another user has to,
+/// where it is a policy or its sidecar.
+///
+/// # Errors
+/// As [`replace`].
+pub fn replace_readable(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    put(path, READABLE, write)
+}
+
+fn put(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let beside = beside(path);
     let written = create(&beside).and_then(|mut file| {
+        file.set_permissions(Permissions::from_mode(mode))?;
         write(&mut file)?;
         file.flush()?;
         file.sync_all()?;
@@ -122,7 +142,7 @@ fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::os::unix::fs::symlink;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -187,6 +207,27 @@ mod tests {
         assert!(replace(&path, |_| Ok(())).is_err(), "a FIFO beside it");
         fifo(&home.path().join("file.new"));
         assert!(check_replaceable(&path).is_err(), "a FIFO beside it");
+    }
+
+    #[test]
+    fn a_file_has_the_mode_of_its_kind_whatever_was_left_beside_it_and_there_before() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file.toml");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let leave = |mode| {
+            let beside = beside(&path);
+            fs::write(&beside, "half").unwrap();
+            fs::set_permissions(&beside, Permissions::from_mode(mode)).unwrap();
+        };
+        leave(0o600);
+        replace_readable(&path, |file| file.write_all(b"one")).unwrap();
+        assert_eq!(mode(), 0o644);
+        leave(0o666);
+        replace(&path, |file| file.write_all(b"one")).unwrap();
+        assert_eq!(mode(), 0o600);
+        replace_readable(&path, |file| file.write_all(b"two")).unwrap();
+        assert_eq!(mode(), 0o644);
+        assert_eq!(fs::read(&path).unwrap(), b"two");
     }
 
     #[test]

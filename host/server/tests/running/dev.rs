@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -104,6 +105,11 @@ fn what_is_good_is_a_shadow_and_what_is_not_leaves_the_one_that_runs() {
     dev.says("shadow: the server asks mine-dev (");
     let (first, mode) = shadow(&host).unwrap();
     assert_eq!(mode, "shadow");
+    // The server may be another user's.
+    for file in ["mine-dev.wasm", "mine-dev.toml"] {
+        let landed = fs::metadata(host.path("policies.d").join(file)).unwrap();
+        assert_eq!(landed.permissions().mode() & 0o777, 0o644, "{file}");
+    }
     host.complete("Hello");
     let agrees = dev.says("agrees with");
     assert_eq!(

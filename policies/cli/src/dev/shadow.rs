@@ -1,7 +1,7 @@
 //! The shadow in a server's policy folder: put there, told of, removed.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -93,13 +93,13 @@ impl<'a> Shadow<'a> {
         }
         let before = newest(&listing(self.server)?, &name);
         // The sidecar first: a policy without one would decide.
-        self.replace(&name, "toml", version.1.as_bytes())?;
+        self.write(&name, "toml", version.1.as_bytes())?;
         self.put = Some(Put {
             name: name.clone(),
             number: None,
             version,
         });
-        self.replace(&name, "wasm", &bytes)?;
+        self.write(&name, "wasm", &bytes)?;
         self.told.clear();
         self.await_taken(&digest, before, stop)
     }
@@ -166,14 +166,10 @@ impl<'a> Shadow<'a> {
         Ok(())
     }
 
-    /// Writes a file in one step, so that the server reads no half of it.
-    fn replace(&self, name: &str, ending: &str, bytes: &[u8]) -> Result<()> {
+    /// Writes a file in one step, so that the server, whoever runs it, reads no half of it.
+    fn write(&self, name: &str, ending: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path(name, ending);
-        let draft = self
-            .folder
-            .join(format!(".{name}.{ending}.{}", std::process::id()));
-        fs::write(&draft, bytes)
-            .and_then(|()| fs::rename(&draft, &path))
+        pointsman_files::replace_readable(&path, |file| file.write_all(bytes))
             .with_context(|| format!("{} not written", path.display()))
     }
 

@@ -34,7 +34,7 @@ pub(super) fn write(path: &Path, evidence: &str, tuned: &Tuned<'_>) -> Result<()
     let text = text(&earlier, evidence, tuned).with_context(|| shown.to_string())?;
     let read = parse(path, text.clone().into_bytes(), &Limits::CEILING);
     read.context("the file that would be written is of no use")?;
-    pointsman_files::replace(path, |file| file.write_all(text.as_bytes()))
+    pointsman_files::replace_readable(path, |file| file.write_all(text.as_bytes()))
         .with_context(|| format!("{shown} cannot be written"))
 }
 

@@ -1,6 +1,7 @@
 //! `pointsman policy tune` with real components, on small workloads.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -101,6 +102,9 @@ fn bad_settings_get_better_and_what_was_held_out_confirms_it() {
     ] {
         assert!(text.contains(part), "{part:?} not in\n{text}");
     }
+    let written = fs::metadata(place.path("kv-cost.toml")).unwrap();
+    let mode = written.permissions().mode() & 0o777;
+    assert_eq!(mode, 0o644, "a server of another user reads it");
     // The second time there is little left to gain, and the evidence of the first is replaced.
     place.tuned(&["--unconfirmed"]);
     let again = place.text("kv-cost.toml");
