@@ -6,6 +6,7 @@ use pointsman_policy::Mode;
 use serde_json::{Value, json};
 
 use super::server::{Answer, ServerArgs};
+use super::status::short;
 use super::{Done, status};
 
 /// Arguments of `policy bind`.
@@ -129,8 +130,7 @@ fn quarantined(listed: &Value, which: &str) -> Result<String, String> {
     let meant: Vec<&Value> = listed.iter().filter(is_meant).collect();
     let shown = |entries: &[&Value]| {
         let entries = entries.iter().map(|entry| {
-            let fingerprint = entry["fingerprint"].as_str().unwrap_or("");
-            let short = fingerprint.get(..12).unwrap_or(fingerprint);
+            let short = short(entry["fingerprint"].as_str().unwrap_or(""));
             format!("{short} ({})", entry["name"].as_str().unwrap_or(""))
         });
         entries.collect::<Vec<_>>().join(", ")

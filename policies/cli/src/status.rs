@@ -65,7 +65,7 @@ fn hooks(told: &Value) -> String {
             "default" => "default",
             other => other,
         };
-        columns.add([hook, policy, short(&holder["digest"]), by]);
+        columns.add([hook, policy, short(text_of(&holder["digest"])), by]);
     }
     columns.text()
 }
@@ -200,7 +200,7 @@ fn quarantine(told: &Value) -> String {
     for entry in list(&told["quarantine"]) {
         columns.add([
             text_of(&entry["name"]),
-            short(&entry["fingerprint"]),
+            short(text_of(&entry["fingerprint"])),
             first_line(&entry["why"]),
         ]);
     }
@@ -268,8 +268,8 @@ fn first_line(value: &Value) -> &str {
     text_of(value).lines().next().unwrap_or("")
 }
 
-fn short(digest: &Value) -> &str {
-    let digest = digest.as_str().unwrap_or("-");
+/// The beginning of a digest or a fingerprint, by which people tell them apart.
+pub(super) fn short(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 

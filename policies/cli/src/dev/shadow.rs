@@ -191,7 +191,7 @@ impl<'a> Shadow<'a> {
                 }
                 return Ok(format!(
                     "shadow: the server asks {name} ({})\n",
-                    short(digest)
+                    status::short(digest)
                 ));
             }
             thread::park_timeout(ASK_AGAIN);
@@ -248,10 +248,6 @@ fn refused(told: &Value, name: &str, digest: &str) -> Option<String> {
 fn has(told: &Value, name: &str, digest: &str) -> bool {
     let mut policies = told["policies"].as_array().into_iter().flatten();
     policies.any(|policy| policy["name"] == name && policy["digest"] == digest)
-}
-
-fn short(digest: &str) -> &str {
-    digest.get(..12).unwrap_or(digest)
 }
 
 /// A line for each hook that was compared, and the last decision that would have been another.
