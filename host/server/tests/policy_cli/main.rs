@@ -9,26 +9,17 @@
 mod place;
 mod properties;
 mod refused;
+mod scenario;
 mod toolchain;
 mod tune;
 
 use std::fs;
 
 use place::{Place, Said, can_build};
+use scenario::one_is_placed;
 
 const EVERY_HOOK: &str =
     "new mine --hooks admission,priority,routing,preemption,budget,explanation";
-
-/// A scenario that passes, and binds none but a default policy.
-const OTHER: &str = "title = 'one is placed'
-[policy.memory-aware]
-[[executor]]
-name = 'gpu'
-slots = 1
-[[step]]
-arrive = { name = 'one' }
-expect.placed = { one = 'gpu' }
-";
 
 #[test]
 fn a_new_policy_builds_is_good_passes_its_scenarios_and_is_measured() {
@@ -193,7 +184,7 @@ fn scenarios_are_run(place: &Place) {
     place
         .say("test mine/mine.wasm malformed.toml")
         .says(1, &["1 broken", "malformed.toml:14:3: ", "stpe"]);
-    place.write("other.toml", OTHER);
+    place.write("other.toml", one_is_placed("memory-aware"));
     place.say("test mine/mine.wasm other.toml").says(
         1,
         &["it is not about this policy: bind it with [policy.mine]"],

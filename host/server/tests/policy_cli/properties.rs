@@ -7,6 +7,7 @@ use pointsman_testkit::component::component_path;
 use serde_json::Value;
 
 use super::place::{Place, Said};
+use super::scenario::one_is_placed;
 
 /// A folder with `fickle.wasm`, and its settings with this habit.
 fn with_habit(habit: &str) -> Place {
@@ -37,18 +38,7 @@ fn failed(said: &Said) -> Vec<(String, String)> {
 fn a_good_policy_passes_with_and_without_scenarios() {
     let place = with_habit("none");
     check(&place, "--runs 4 --events 40").says(0, &["fickle (component)", "6 passed, 2 skipped"]);
-    place.write(
-        "one.toml",
-        "title = 'one is placed'
-[policy.fickle]
-[[executor]]
-name = 'gpu'
-slots = 1
-[[step]]
-arrive = { name = 'one' }
-expect.placed = { one = 'gpu' }
-",
-    );
+    place.write("one.toml", one_is_placed("fickle"));
     place
         .say("test fickle.wasm one.toml --properties --runs 4 --events 40 --format junit")
         .says(

@@ -5,6 +5,7 @@ use std::fs;
 use pointsman_testkit::component::component_path;
 
 use super::place::{Place, can_build};
+use super::scenario::one_is_placed;
 
 #[test]
 fn what_is_no_policy_is_explained_by_every_command() {
@@ -198,20 +199,12 @@ fn settings_that_a_policy_does_not_know_are_named_by_every_command() {
 fn a_scenario_that_is_none_is_broken_where_it_stands() {
     let place = Place::new();
     place.write("fickle.wasm", good());
-    let scenario = "title = 'one is placed'
-[policy.fickle]
-[[executor]]
-name = 'gpu'
-slots = 1
-[[step]]
-arrive = { name = 'one' }
-expect.placed = { one = 'gpu' }
-";
+    let scenario = one_is_placed("fickle");
     let test = |text: &str| {
         place.write("one.toml", text);
         place.say("test fickle.wasm one.toml")
     };
-    test(scenario).says(0, &["1 passed"]);
+    test(&scenario).says(0, &["1 passed"]);
     for (from, to, said) in [
         ("slots", "slot", "one.toml:5:1: "),
         ("slots = 1", "slots = ", "one.toml:5:9: "),

@@ -10,17 +10,7 @@ use pointsman_testkit::component::component_path;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::host::Host;
-
-/// A scenario of the policy `mine`, with another slot or none.
-const SCENARIO: &str = "title = 'the one with room'
-[policy.mine]
-[[executor]]
-name = 'gpu'
-slots = 1
-[[step]]
-arrive = { name = 'one' }
-expect.placed = { one = 'gpu' }
-";
+use super::scenario::one_is_placed;
 
 /// `policy dev`, with what it has said.
 struct Dev {
@@ -97,8 +87,9 @@ fn what_is_good_is_a_shadow_and_what_is_not_leaves_the_one_that_runs() {
     let host = Host::start("");
     let work = tempfile::tempdir().unwrap();
     let folder = work.path();
+    let scenario = one_is_placed("mine");
     fs::create_dir(folder.join("scenarios")).unwrap();
-    fs::write(folder.join("scenarios/one.toml"), SCENARIO).unwrap();
+    fs::write(folder.join("scenarios/one.toml"), &scenario).unwrap();
     build(folder, &shipped("least-loaded"));
 
     let mut dev = Dev::start(folder, &host);
@@ -121,7 +112,7 @@ fn what_is_good_is_a_shadow_and_what_is_not_leaves_the_one_that_runs() {
     build(folder, b"half of it");
     dev.says("no policy: not a WebAssembly file");
     dev.says("mine-dev stays in the server as it is");
-    let impossible = SCENARIO.replace("slots = 1", "slots = 1\nhealth = 'draining'");
+    let impossible = scenario.replace("slots = 1", "slots = 1\nhealth = 'draining'");
     fs::write(folder.join("scenarios/one.toml"), impossible).unwrap();
     build(folder, &shipped("round-robin"));
     dev.says("placed: expected `one` on gpu");
@@ -129,7 +120,7 @@ fn what_is_good_is_a_shadow_and_what_is_not_leaves_the_one_that_runs() {
     assert_eq!(shadow(&host).unwrap().0, first);
 
     // What is good again is another version.
-    fs::write(folder.join("scenarios/one.toml"), SCENARIO).unwrap();
+    fs::write(folder.join("scenarios/one.toml"), &scenario).unwrap();
     dev.says("shadow: the server asks mine-dev (");
     let (second, mode) = shadow(&host).unwrap();
     assert_eq!(mode, "shadow");
@@ -153,7 +144,11 @@ fn a_shadow_of_another_is_not_touched() {
     let host = Host::start("");
     let work = tempfile::tempdir().unwrap();
     fs::create_dir(work.path().join("scenarios")).unwrap();
-    fs::write(work.path().join("scenarios/one.toml"), SCENARIO).unwrap();
+    fs::write(
+        work.path().join("scenarios/one.toml"),
+        one_is_placed("mine"),
+    )
+    .unwrap();
     build(work.path(), &shipped("least-loaded"));
     host.drop_in("mine-dev.toml", b"mode = 'shadow'\n");
     let ends = |folder: &[&str]| {

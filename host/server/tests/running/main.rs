@@ -15,6 +15,8 @@ mod kept;
 mod manager;
 mod orders;
 mod packaged;
+#[path = "../policy_cli/scenario.rs"]
+mod scenario;
 mod starting;
 mod state;
 mod upgrade;
