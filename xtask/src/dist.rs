@@ -34,6 +34,9 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/pointsman.fish"),
 ];
 
+/// The path of the service's configuration.
+const CONFIGURATION: &str = "etc/pointsman/pointsman.toml";
+
 /// The things that are put into packages.
 struct Release<'a> {
     /// The root of the repository.
@@ -130,6 +133,27 @@ impl Release<'_> {
         ] {
             install(&self.root.join(from), &docs.join(to), FILE)?;
         }
+        Ok(())
+    }
+
+    /// Writes into `tree` what the service has: its unit and its user, in the folders of `systemd` below `units`, its
+    /// configuration, and a folder for policies.
+    fn write_service(&self, tree: &Path, units: &str) -> Result<()> {
+        let units = tree.join(units);
+        for (name, to) in [
+            (
+                "pointsman.service",
+                units.join("systemd/system/pointsman.service"),
+            ),
+            (
+                "pointsman.sysusers",
+                units.join("sysusers.d/pointsman.conf"),
+            ),
+            ("pointsman.toml", tree.join(CONFIGURATION)),
+        ] {
+            install(&self.template(name), &to, FILE)?;
+        }
+        fs::create_dir_all(tree.join("etc/pointsman/policies.d"))?;
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{FILE, Release, install, open_to_readers};
+use super::{Release, open_to_readers};
 use crate::process;
 
 /// Makes the archive in `folder`.
@@ -18,14 +18,7 @@ pub(super) fn make(release: &Release<'_>, folder: &Path) -> Result<PathBuf> {
     );
     let tree = folder.join(&name);
     release.write_common(&tree)?;
-    for (name, to) in [
-        ("pointsman.service", "etc/systemd/system/pointsman.service"),
-        ("pointsman.sysusers", "etc/sysusers.d/pointsman.conf"),
-        ("pointsman.toml", "etc/pointsman/pointsman.toml"),
-    ] {
-        install(&release.template(name), &tree.join(to), FILE)?;
-    }
-    fs::create_dir_all(tree.join("etc/pointsman/policies.d"))?;
+    release.write_service(&tree, "etc")?;
     open_to_readers(&tree)?;
     let archive = folder.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");

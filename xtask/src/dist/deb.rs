@@ -8,11 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{FILE, PROGRAM, Release, install, open_to_readers, write};
+use super::{CONFIGURATION, PROGRAM, Release, install, open_to_readers, write};
 use crate::process;
 
-/// The configuration, which an upgrade does not overwrite.
-const CONFIGURATION: &str = "/etc/pointsman/pointsman.toml";
 /// The scripts that dpkg calls.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
@@ -20,33 +18,15 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 pub(super) fn make(release: &Release<'_>, folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("deb");
     release.write_common(&tree)?;
-    for (name, to, mode) in [
-        (
-            "pointsman.service",
-            "usr/lib/systemd/system/pointsman.service",
-            FILE,
-        ),
-        (
-            "pointsman.sysusers",
-            "usr/lib/sysusers.d/pointsman.conf",
-            FILE,
-        ),
-        (
-            "pointsman.toml",
-            CONFIGURATION.trim_start_matches('/'),
-            FILE,
-        ),
-    ] {
-        install(&release.template(name), &tree.join(to), mode)?;
-    }
-    fs::create_dir_all(tree.join("etc/pointsman/policies.d"))?;
+    release.write_service(&tree, "usr/lib")?;
     for script in SCRIPTS {
         let to = tree.join("DEBIAN").join(script);
         install(&release.template(script), &to, PROGRAM)?;
     }
+    // An upgrade does not overwrite it.
     write(
         &tree.join("DEBIAN/conffiles"),
-        &format!("{CONFIGURATION}\n"),
+        &format!("/{CONFIGURATION}\n"),
     )?;
     let architecture = architecture()?;
     let glibc = glibc(&fs::read(release.binary)?);
