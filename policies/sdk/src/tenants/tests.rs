@@ -25,6 +25,23 @@ fn told(rate: Option<u64>, totals: &[(u64, u64)]) -> (Tenants, Tenant) {
     (tenants, last)
 }
 
+/// A ledger in which each of these tenants, (id, weight, tokens), was served its tokens within the first
+/// second, and their rows.
+fn served(tenants: &[(u32, u32, u64)]) -> (Tenants, Vec<Tenant>) {
+    let mut ledger = Tenants::default();
+    let rows = tenants.iter().map(|&(id, weight, total)| {
+        let last = Tenant {
+            weight,
+            ..row(id, total, None)
+        };
+        ledger.changed(0, &row(id, 0, None));
+        ledger.changed(SECOND, &last);
+        last
+    });
+    let rows = rows.collect();
+    (ledger, rows)
+}
+
 /// Seconds that a tenant of 600 tokens a minute, ten a second, is overdrawn at `second`. A whole
 /// number of seconds beyond its bucket it is within it a microsecond later: a second more.
 fn check_overdrawn(totals: &[(u64, u64)], second: u64, expected: Option<u32>) {
@@ -88,19 +105,7 @@ fn what_was_served_within_a_minute_counts_and_fades() {
 
 #[test]
 fn shares_are_by_weight() {
-    let mut tenants = Tenants::default();
-    let rows: Vec<Tenant> = [(1, 1, 300), (2, 3, 500), (3, 1, 0)]
-        .into_iter()
-        .map(|(id, weight, total)| {
-            let told = Tenant {
-                weight,
-                ..row(id, total, None)
-            };
-            tenants.changed(0, &row(id, 0, None));
-            tenants.changed(SECOND, &told);
-            told
-        })
-        .collect();
+    let (tenants, rows) = served(&[(1, 1, 300), (2, 3, 500), (3, 1, 0)]);
     let check = |at_work: &[usize], permille, expected: &[bool]| {
         let contest = tenants.contest(at_work.iter().map(|&at| &rows[at]), SECOND);
         let beyond = at_work.iter().map(|&at| {
@@ -122,16 +127,7 @@ fn shares_are_by_weight() {
 
 #[test]
 fn an_excess_is_the_part_of_the_way_from_the_share_to_everything() {
-    let mut tenants = Tenants::default();
-    let rows = [(1, 1, 300), (2, 3, 500), (3, 4, 0)].map(|(id, weight, total)| {
-        let told = Tenant {
-            weight,
-            ..row(id, total, None)
-        };
-        tenants.changed(0, &row(id, 0, None));
-        tenants.changed(SECOND, &told);
-        told
-    });
+    let (tenants, rows) = served(&[(1, 1, 300), (2, 3, 500), (3, 4, 0)]);
     let check = |at_work: &[usize], expected: &[u32]| {
         let contest = tenants.contest(at_work.iter().map(|&at| &rows[at]), SECOND);
         let excess = at_work.iter();
@@ -150,18 +146,15 @@ fn an_excess_is_the_part_of_the_way_from_the_share_to_everything() {
 
 #[test]
 fn who_has_no_work_in_hand_does_not_share() {
-    let mut tenants = Tenants::default();
+    let (mut tenants, rows) = served(&[(1, 1, 300)]);
     let idle = Tenant {
         running: 0,
         ..row(2, 0, None)
     };
-    let told = row(1, 300, None);
-    tenants.changed(0, &row(1, 0, None));
-    tenants.changed(SECOND, &told);
     tenants.changed(SECOND, &idle);
     let beyond = |other: &Tenant| {
-        let contest = tenants.contest([&told, other].into_iter(), SECOND);
-        tenants.beyond_share(&told, contest, 1000).is_some()
+        let contest = tenants.contest([&rows[0], other].into_iter(), SECOND);
+        tenants.beyond_share(&rows[0], contest, 1000).is_some()
     };
     assert!(!beyond(&idle));
     let waiting = Tenant { waiting: 1, ..idle };
