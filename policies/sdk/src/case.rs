@@ -65,11 +65,17 @@ pub(crate) fn blocks_for(request: &Request, executor: &Executor<'_>) -> Option<u
     let tokens_per_block = executor.tokens_per_block()?;
     let bound = tokens_bound(request);
     let tokens = if executor.info.preempts || executor.info.kind == ExecutorKind::Remote {
-        (u64::from(request.prompt_tokens) + 1).min(bound)
+        tokens_at_start(request).min(bound)
     } else {
         bound
     };
     Some(tokens.div_ceil(u64::from(tokens_per_block)))
+}
+
+/// Tokens of the prompt and the first output token.
+#[inline]
+pub(crate) fn tokens_at_start(request: &Request) -> u64 {
+    u64::from(request.prompt_tokens) + 1
 }
 
 /// Tokens of the prompt and of all that the request may generate.
@@ -142,7 +148,7 @@ impl<'a> Case<'a> {
     #[must_use]
     #[inline]
     pub fn tokens(&self) -> u64 {
-        u64::from(self.request.prompt_tokens) + 1
+        tokens_at_start(self.request)
     }
 
     /// Blocks that a placement on an executor takes, if it reports paged KV: for

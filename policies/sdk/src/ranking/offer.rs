@@ -1,5 +1,6 @@
 //! The offers of executors to requests, in a few words, so that whole subtrees can be passed over.
 
+use crate::case::tokens_at_start;
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Place, Readiness};
 use crate::wire::types::Request;
@@ -57,8 +58,7 @@ impl Offer {
             models: request.model.map_or(Ids::ALL, Ids::one),
             groups: Ids::ALL,
             readiness: u8::MAX,
-            // The prompt and the first output token.
-            tokens: u64::from(request.prompt_tokens) + 1,
+            tokens: tokens_at_start(request),
         }
     }
 
