@@ -10,11 +10,6 @@ use crate::reason::Reason;
 use crate::settings::Settings;
 
 /// Weights of 1: a block of prefill costs as much as one of decode, and requests nothing.
-const PLAIN: &str =
-    r#"{"device-credit": 1000, "prefill-scale": 1000, "active-cost": 0, "stall-cost": 0}"#;
-const PLAIN_SLOTS: &str = r#"{"balance": "slots", "device-credit": 1000, "prefill-scale": 1000,
-    "active-cost": 0, "stall-cost": 0}"#;
-
 fn plain() -> Settings {
     Settings {
         device_credit: 1000,
@@ -23,6 +18,21 @@ fn plain() -> Settings {
         stall_cost: 0,
         ..Settings::default()
     }
+}
+
+/// The same weights as an operator writes them, with this balance.
+fn plain_text(balance: &str) -> String {
+    let Settings {
+        device_credit,
+        prefill_scale,
+        active_cost,
+        stall_cost,
+        ..
+    } = plain();
+    format!(
+        r#"{{"balance": "{balance}", "device-credit": {device_credit}, "prefill-scale": {prefill_scale},
+            "active-cost": {active_cost}, "stall-cost": {stall_cost}}}"#
+    )
 }
 
 fn overlap(executor: u32, device_tokens: u32, host_tokens: u32, disk_tokens: u32) -> Overlap {
@@ -192,11 +202,11 @@ fn a_holder_goes_before_the_least_loaded_while_it_costs_less() {
             .with(deeper, device(2))
     };
     let held = || asked(vec![overlap(2, 64, 0, 0)]);
-    for settings in [PLAIN, PLAIN_SLOTS] {
-        let verdicts = route(fleet(3), settings, held());
+    for settings in ["memory", "slots"].map(plain_text) {
+        let verdicts = route(fleet(3), &settings, held());
         assert_eq!(verdicts, [(placed(&[2, 0, 1]), Reason::Overlap.index())]);
         for decode in [4, 5] {
-            let verdicts = route(fleet(decode), settings, held());
+            let verdicts = route(fleet(decode), &settings, held());
             assert_eq!(verdicts[0].0, placed(&[0, 1, 2]));
         }
     }
@@ -217,7 +227,7 @@ fn of_several_holders_the_cheapest_is_first() {
         overlap(2, 64, 0, 0),
         overlap(3, 16, 0, 0),
     ]);
-    let verdicts = route(fleet, PLAIN, held);
+    let verdicts = route(fleet, &plain_text("memory"), held);
     assert_eq!(verdicts, [(placed(&[2, 3, 0]), Reason::Overlap.index())]);
 }
 
@@ -249,7 +259,7 @@ fn requests_of_one_batch_do_not_all_go_to_the_holder() {
     // Each adds the 36 tokens it does not find there and the 7 blocks of its sequence: 100 tokens
     // are 6.25 blocks, of which 4 are held. With one there: (36 + 100) / 16 - 4 + 7 = 11.5 > 6.25.
     let requests: Vec<Request> = (1..=2).map(|id| for_model(id, 0)).collect();
-    let mut policy = Fleet::of_three().policy(PLAIN, requests);
+    let mut policy = Fleet::of_three().policy(&plain_text("memory"), requests);
     let held = |request| Cached {
         request,
         ..asked(vec![overlap(2, 64, 0, 0)])
