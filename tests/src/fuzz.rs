@@ -56,13 +56,13 @@ pub fn config(bytes: &[u8]) -> bool {
     fuzz::config(bytes).is_ok()
 }
 
-/// Reads bytes as a scenario.
+/// Reads bytes as a file of scenarios.
 #[must_use]
 pub fn scenario(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return false;
     };
-    match Scenario::parse(Path::new("scenario.toml"), text) {
+    match Scenario::all(Path::new("scenario.toml"), text) {
         Ok(_) => true,
         Err(error) => error.to_string().is_empty(),
     }

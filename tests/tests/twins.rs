@@ -34,8 +34,7 @@ fn same_as_in_rust(twin: &str) -> Result<()> {
     for path in scenarios {
         let expected = rust.run(&path, Flavour::Component)?;
         let ran = twin.run(&path, Flavour::Component)?;
-        same(&path, &ran.facts, &expected.facts);
-        same(&path, &ran.effects, &expected.effects);
+        same(&path, &ran, &expected);
     }
     Ok(())
 }

@@ -64,11 +64,11 @@ pub struct Failures {
     failures: Vec<String>,
 }
 
-/// Runs one scenario.
+/// Runs the scenario in a file, or each `[[case]]` of it.
 ///
 /// # Errors
-/// If the scenario cannot be read or run, or an expectation is not met.
-pub fn run(path: &Path, flavour: Flavour, registry: Registry) -> Result<Ran, RunError> {
+/// The first: a scenario cannot be read or run, or an expectation is not met.
+pub fn run(path: &Path, flavour: Flavour, registry: Registry) -> Result<Vec<Ran>, RunError> {
     Kit::new(registry).run(path, flavour)
 }
 
@@ -135,12 +135,15 @@ impl Kit {
         }
     }
 
-    /// Runs the scenario in a file.
+    /// Runs the scenario in a file, or each `[[case]]` of it.
     ///
     /// # Errors
-    /// If the scenario cannot be read or run, or an expectation is not met.
-    pub fn run(&mut self, path: &Path, flavour: Flavour) -> Result<Ran, RunError> {
-        self.run_scenario(&read(path)?, flavour)
+    /// The first: a scenario cannot be read or run, or an expectation is not met.
+    pub fn run(&mut self, path: &Path, flavour: Flavour) -> Result<Vec<Ran>, RunError> {
+        let scenarios = read(path)?;
+        let ran = scenarios.iter();
+        ran.map(|scenario| self.run_scenario(scenario, flavour))
+            .collect()
     }
 
     /// Runs a scenario that was read.
@@ -176,27 +179,33 @@ impl Kit {
         Ok(source.within(scenario.config.bounds()))
     }
 
-    /// Runs scenarios one by one and reports each: as failed if an expectation is not met, and as
+    /// Runs the scenarios of files one by one and reports each: as failed if an expectation is not met, and as
     /// broken if it cannot be read or run.
     pub fn suite(&mut self, name: &str, paths: &[PathBuf], flavour: Flavour) -> Suite {
         Suite {
             name: name.to_owned(),
-            cases: paths.iter().map(|path| self.case(path, flavour)).collect(),
+            cases: paths
+                .iter()
+                .flat_map(|path| self.cases(path, flavour))
+                .collect(),
         }
     }
 
-    fn case(&mut self, path: &Path, flavour: Flavour) -> Case {
+    fn cases(&mut self, path: &Path, flavour: Flavour) -> Vec<Case> {
         let start = Location {
             file: path.to_owned(),
             line: 1,
             column: 1,
         };
-        let scenario = match read(path) {
-            Ok(scenario) => scenario,
-            Err(error) => return case(&path.display().to_string(), start, Some(&error)),
+        let scenarios = match read(path) {
+            Ok(scenarios) => scenarios,
+            Err(error) => return vec![case(&path.display().to_string(), start, Some(&error))],
         };
-        let ran = self.run_scenario(&scenario, flavour);
-        case(scenario.title(), start, ran.err().as_ref())
+        let cases = scenarios.iter().map(|scenario| {
+            let ran = self.run_scenario(scenario, flavour);
+            case(scenario.title(), scenario.place(), ran.err().as_ref())
+        });
+        cases.collect()
     }
 
     /// Runs every scenario of a folder, natively and as components, which must decide the same.
@@ -209,7 +218,7 @@ impl Kit {
             Ok(paths) if paths.is_empty() => {
                 failures.push(format!("{} has no scenario", folder.display()));
             }
-            Ok(paths) => failures.extend(paths.iter().filter_map(|path| self.check(path).err())),
+            Ok(paths) => failures.extend(paths.iter().flat_map(|path| self.check(path))),
             Err(error) => failures.push(format!("{} cannot be listed: {error}", folder.display())),
         }
         if failures.is_empty() {
@@ -218,19 +227,29 @@ impl Kit {
         Err(Failures { failures })
     }
 
-    fn check(&mut self, path: &Path) -> Result<(), String> {
-        let scenario = read(path).map_err(|error| chain(&error))?;
+    /// The failures of a file's scenarios.
+    fn check(&mut self, path: &Path) -> Vec<String> {
+        match read(path) {
+            Ok(scenarios) => {
+                let checked = scenarios.iter();
+                checked.filter_map(|it| self.check_one(it).err()).collect()
+            }
+            Err(error) => vec![chain(&error)],
+        }
+    }
+
+    fn check_one(&mut self, scenario: &Scenario) -> Result<(), String> {
         let native = self
-            .run_scenario(&scenario, Flavour::Native)
+            .run_scenario(scenario, Flavour::Native)
             .map_err(|error| format!("native: {}", chain(&error)))?;
         let component = self
-            .run_scenario(&scenario, Flavour::Component)
+            .run_scenario(scenario, Flavour::Component)
             .map_err(|error| format!("component: {}", chain(&error)))?;
         same(&native, &component).map_err(|difference| {
             format!(
                 "{}: natively and as components the policies decide differently: {difference} \
                  (built from other sources? `cargo xtask policies`)",
-                path.display(),
+                scenario.place(),
             )
         })
     }
@@ -257,9 +276,9 @@ fn same(native: &Ran, component: &Ran) -> Result<(), String> {
     part("effect", &native.effects, &component.effects)
 }
 
-fn read(path: &Path) -> Result<Scenario, RunError> {
+fn read(path: &Path) -> Result<Vec<Scenario>, RunError> {
     let text = fs::read_to_string(path).map_err(|error| RunError::Read(path.to_owned(), error))?;
-    Ok(Scenario::parse(path, &text)?)
+    Ok(Scenario::all(path, &text)?)
 }
 
 /// Lists the scenarios at a path: the `.toml` files of a folder, sorted, or the file itself.

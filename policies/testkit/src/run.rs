@@ -174,7 +174,7 @@ fn attempt(
     }))
     .unwrap_or_else(|payload| {
         Err(RunError::HostBroke {
-            place: scenario.source.location(0),
+            place: scenario.place(),
             detail: panic_message(payload.as_ref()),
         })
     })

@@ -1,13 +1,15 @@
 //! Scenario files, read and checked as far as possible without a run.
 //!
-//! The tables of the format are in `fleet`, `step` and `expect`; `names` checks that everything a
-//! step names is there by then. Errors have file, line and column.
+//! The tables of the format are in `fleet`, `load`, `step` and `expect`; `cases` makes several scenarios of a
+//! file, and `names` checks that everything a step names is there by then. Errors have file, line and column.
 //!
 //! # Invariants
 //! 1. Every name in a [`Scenario`] was declared before its use, so that a run can look it up
 //!    (`scenario::tests`).
 //! 2. Every scenario expects something (`scenario::tests`).
 
+mod cases;
+pub(crate) mod cost;
 pub(crate) mod count;
 pub(crate) mod expect;
 pub(crate) mod fleet;
@@ -21,15 +23,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use pointsman_core::{Config, Hook, HookSet, Micros};
-use pointsman_notation::{Time, TomlError, TomlText, instead, nearest};
+use pointsman_notation::{Location, Time, TomlError, TomlText, instead, nearest};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use toml::Spanned;
+use toml::de::DeTable;
 
 use crate::properties::Property;
+use cases::Case;
 use expect::{End, Expect};
 use fleet::{DeviceTable, ExecutorTable, ModelTable, TenantTable};
-use load::{RunningTable, WaitingTable};
+use load::{CachedTable, RunningTable, WaitingTable};
 use step::{Step, StepTable};
 use units::{Names, micros};
 
@@ -46,6 +50,8 @@ const DEFAULT_POLICIES: [&str; 3] = ["aging", "memory-aware", "budget"];
 #[derive(Debug)]
 pub struct Scenario {
     pub(crate) source: TomlText,
+    /// The first byte of its case; 0 where the file is one scenario.
+    pub(crate) at: usize,
     title: String,
     pub(crate) policies: Vec<PolicyBinding>,
     pub(crate) config: Config,
@@ -89,9 +95,10 @@ pub(crate) struct Fleet {
     pub(crate) executors: Vec<ExecutorTable>,
 }
 
-/// The requests that run and wait when the first step comes.
+/// The prompts that are held, and the requests that run and wait, when the first step comes.
 #[derive(Debug)]
 pub(crate) struct Load {
+    pub(crate) cached: Vec<CachedTable>,
     pub(crate) running: Vec<RunningTable>,
     pub(crate) waiting: Vec<WaitingTable>,
 }
@@ -112,6 +119,8 @@ struct File {
     device: Vec<DeviceTable>,
     #[serde(default)]
     executor: Vec<ExecutorTable>,
+    #[serde(default)]
+    cached: Vec<CachedTable>,
     #[serde(default)]
     running: Vec<RunningTable>,
     #[serde(default)]
@@ -159,16 +168,39 @@ struct MachineTable {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Reads a scenario. `file` is only for messages.
+    /// Reads a file that is one scenario. `file` is only for messages.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with the text, or that it has several cases.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, TomlError> {
+        let mut all = Self::all(file, text)?;
+        match (all.pop(), all.last()) {
+            (Some(only), None) => Ok(only),
+            (Some(other), Some(_)) => {
+                let text = "one scenario is wanted, and this is another `[[case]]`";
+                Err(other.source.error(other.at, text))
+            }
+            (None, _) => {
+                unreachable!("a file without cases is one scenario, and none has no cases")
+            }
+        }
+    }
+
+    /// Reads the scenarios of a file: one for each `[[case]]`, or the one that it is without. `file` is only
+    /// for messages.
     ///
     /// # Errors
     /// The first thing that is wrong with the text.
-    pub fn parse(file: &Path, text: &str) -> Result<Self, TomlError> {
+    pub fn all(file: &Path, text: &str) -> Result<Vec<Self>, TomlError> {
         let source = TomlText::new(file, text);
-        let file: File = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            source.error(at, with_hint(error.message()))
-        })?;
+        let document = DeTable::parse(text).map_err(|error| wrong(&source, &error))?;
+        let cases = cases::of(&source, document)?.into_iter();
+        cases.map(|case| Self::of(source.clone(), case)).collect()
+    }
+
+    fn of(source: TomlText, case: Case<'_>) -> Result<Self, TomlError> {
+        let file = File::deserialize(toml::Deserializer::from(case.document))
+            .map_err(|error| wrong(&source, &error))?;
         let config = match &file.machine {
             Some(table) => config(&source, table)?,
             None => Config::default(),
@@ -179,7 +211,11 @@ impl Scenario {
             .map(|table| Step::of(&source, table))
             .collect::<Result<Vec<_>, _>>()?;
         let scenario = Self {
-            title: file.title,
+            at: case.name.as_ref().map_or(0, |name| name.span().start),
+            title: match case.name {
+                Some(name) => format!("{}: {}", file.title, name.get_ref()),
+                None => file.title,
+            },
             properties: properties(&source, file.properties)?,
             policies: bindings(&source, file.policy)?,
             config,
@@ -190,6 +226,7 @@ impl Scenario {
                 executors: file.executor,
             },
             load: Load {
+                cached: file.cached,
                 running: file.running,
                 waiting: file.waiting,
             },
@@ -202,7 +239,7 @@ impl Scenario {
         let refuses = scenario.policies.iter().any(|it| !it.refuses.is_empty());
         if !expects && !refuses && !scenario.end.expects() && scenario.properties.is_empty() {
             let text = "the scenario expects nothing: give a step an `expect`, or `[end]` a check";
-            return Err(scenario.source.error(0, text));
+            return Err(scenario.source.error(scenario.at, text));
         }
         Ok(scenario)
     }
@@ -214,10 +251,23 @@ impl Scenario {
         expects.flat_map(Expect::refusals_told)
     }
 
-    /// The title, which says in a line what the scenario shows.
+    /// The title, which says in a line what the scenario shows, with the name of its case.
     #[must_use]
     pub fn title(&self) -> &str {
         &self.title
+    }
+
+    /// The first line of the file, or the place of its case.
+    #[must_use]
+    pub fn place(&self) -> Location {
+        self.source.location(self.at)
+    }
+
+    /// The requests of which an `expect` compares the cost.
+    pub(crate) fn costed(&self) -> BTreeSet<String> {
+        let expects = self.steps.iter().filter_map(|step| step.expect.as_ref());
+        let named = expects.flat_map(|expect| expect.cost.keys());
+        named.map(|name| name.get_ref().clone()).collect()
     }
 }
 
@@ -232,12 +282,15 @@ pub(crate) fn action_steps(text: &str) -> Result<Vec<Step>, TomlError> {
         step: Vec<Spanned<StepTable>>,
     }
     let source = TomlText::new(Path::new("steps.toml"), text);
-    let steps: Steps = toml::from_str(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        source.error(at, with_hint(error.message()))
-    })?;
+    let steps: Steps = toml::from_str(text).map_err(|error| wrong(&source, &error))?;
     let steps = steps.step.into_iter();
     steps.map(|table| Step::of(&source, table)).collect()
+}
+
+/// An error of the deserializer, with its place.
+fn wrong(source: &TomlText, error: &toml::de::Error) -> TomlError {
+    let at = error.span().map_or(0, |span| span.start);
+    source.error(at, with_hint(error.message()))
 }
 
 /// The properties of these names; `all` are all that a run shows.

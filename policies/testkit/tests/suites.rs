@@ -98,6 +98,38 @@ fn each_file_is_a_case_with_what_is_wrong_and_where() {
 }
 
 #[test]
+fn each_case_of_a_file_is_a_case_of_the_suite() {
+    let readme = include_str!("../README.md");
+    let (_, text) = readme.split_once("### Cases").expect("it has the section");
+    let (_, text) = text.split_once("```toml\n").expect("with an example");
+    let (text, _) = text.split_once("```").expect("which ends");
+    let broken = text.replace("placed = {}", "placed = { one = \"b\" }");
+    let files = [("1.toml", text), ("2.toml", &broken)];
+    let paths = scenario_files(&folder("cases", &files)).unwrap();
+    let registry = Registry::new().with_component("sticky");
+    let mut kit = Kit::new(registry.expect("`cargo xtask policies` built it"));
+    let suite = kit.suite("all", &paths, Flavour::Component);
+    let ran = suite.cases.iter();
+    let ran: Vec<_> = ran
+        .map(|case| (case.name.as_str(), line_of(case).0, case.verdict.word()))
+        .collect();
+    let (waits, next) = (
+        "where a session's executor is full: its request waits",
+        "where a session's executor is full: its request goes to the next",
+    );
+    let expected = [
+        (waits, 22, "passed"),
+        (next, 27, "passed"),
+        // The step that fails, and the case in the title.
+        (waits, 16, "failed"),
+        (next, 27, "passed"),
+    ];
+    assert_eq!(ran, expected);
+    assert_eq!(kit.run(&paths[0], Flavour::Component).unwrap().len(), 2);
+    assert!(kit.run(&paths[1], Flavour::Component).is_err());
+}
+
+#[test]
 fn a_path_is_a_scenario_or_a_folder_of_them() {
     let folder = folder("paths", &[("b.toml", ""), ("a.toml", ""), ("c.txt", "")]);
     let files = scenario_files(&folder).unwrap();

@@ -1,5 +1,6 @@
 //! The comparison of expectations with what happened.
 
+mod costs;
 mod relations;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +51,7 @@ pub(super) fn step(run: &ScenarioRun, expect: &Expect) -> Vec<Miss> {
     check.budgets(expect);
     check.tenants(expect);
     check.reasons(expect);
+    check.costs(expect);
     let counts = [
         ("refusals", expect.refusals),
         ("strikes", expect.strikes),

@@ -64,7 +64,9 @@ impl Unmet {
             timeline.insert(0, format!("({first} earlier facts)"));
         }
         Self {
-            place: scenario.source.location(at.map_or(0, |step| step.at)),
+            place: scenario
+                .source
+                .location(at.map_or(scenario.at, |step| step.at)),
             step: at.map(|_| step),
             title: scenario.title().to_owned(),
             misses: misses.iter().map(Miss::to_string).collect(),

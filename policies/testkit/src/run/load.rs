@@ -1,22 +1,26 @@
-//! The requests that a scenario's fleet has when the first step comes.
+//! The prompts that a scenario's fleet holds when the first step comes, and the requests that it has.
 //!
-//! They are brought in before any policy is asked. Those that run are placed where the scenario says,
-//! and their engines make steps until each has generated what it should. Those that wait arrive at
-//! their times, and the first round with policies finds them.
+//! All is brought in before any policy is asked. What a device whose blocks the host manages holds was computed
+//! there, by a request that has ended; other caches say that they hold it. The requests that run are placed where
+//! the scenario says, and their engines make steps until each has generated what it should. Those that wait
+//! arrive at their times, and the first round with policies finds them.
 
 use std::cmp::Reverse;
 
 use pointsman_core::rows::{Change, SequenceState};
 use pointsman_core::{
-    Answer, Asked, ExecutorId, Micros, Policies, Question, Reply, RequestId, RowKind, RowKinds,
-    routing,
+    Answer, Asked, BlockHash, BlockKind, ExecutorId, Input, Micros, NewRequest, Outcome, Policies,
+    PrefixEvent, PromptBlocks, Question, Reply, RequestId, RowKind, RowKinds, Tier, routing,
 };
 use pointsman_policy::{Patience, PolicyHost};
 
 use super::RunError;
 use super::state::ScenarioRun;
+use super::timeline::outcome_words;
 use super::watch::{Watch, Watched};
-use crate::scenario::load::{RunningTable, WaitingTable};
+use crate::scenario::load::{CachedTable, RunningTable, WaitingTable};
+use crate::scenario::names::DEFAULT_TENANT;
+use crate::scenario::step::TierName;
 use crate::scenario::units::micros;
 use crate::scenario::{Name, Scenario};
 
@@ -50,7 +54,7 @@ impl ScenarioRun {
     /// they are asked first.
     pub(super) fn load(&mut self, scenario: &Scenario) -> Result<(), RunError> {
         let load = &scenario.load;
-        if load.running.is_empty() && load.waiting.is_empty() {
+        if load.cached.is_empty() && load.running.is_empty() && load.waiting.is_empty() {
             return Ok(());
         }
         let none = Watched {
@@ -58,17 +62,109 @@ impl ScenarioRun {
             sink: Watch::new(Default::default(), None),
         };
         let policies = std::mem::replace(&mut self.world.policies, none);
-        self.start(scenario, &load.running)?;
+        let number = u32::try_from(self.policies.len()).unwrap_or(u32::MAX);
+        self.policies.push(AUTHOR.to_owned());
+        for table in &load.cached {
+            for executor in &table.executor.0 {
+                self.hold(table, executor, number)
+                    .map_err(|why| impossible(scenario, executor, why))?;
+            }
+        }
+        self.start(scenario, &load.running, number)?;
         self.wait(scenario, &load.waiting)?;
         self.world.policies = policies;
+        for id in 0..self.requests.len() as u64 {
+            self.watch_cost_of(RequestId(id));
+        }
         self.judged = self.world.facts().len();
         self.set_mark();
         Ok(())
     }
 
-    fn start(&mut self, scenario: &Scenario, running: &[RunningTable]) -> Result<(), RunError> {
-        let number = u32::try_from(self.policies.len()).unwrap_or(u32::MAX);
-        self.policies.push(AUTHOR.to_owned());
+    /// Brings the beginning of prompts to an executor. The error says why it is impossible.
+    fn hold(&mut self, table: &CachedTable, on: &Name, number: u32) -> Result<(), String> {
+        let executor = self.executor(on);
+        let tokens_per_block = self.block_of_pieces()?;
+        // What is common to prompts is held: the name "" belongs to no request.
+        let hashes = table.prompt.hashes("", tokens_per_block);
+        if hashes.is_empty() {
+            return Err(format!(
+                "the `prompt` has no block that can be held: write pieces with names, of {tokens_per_block} \
+                 tokens at least"
+            ));
+        }
+        let model = table.model.as_ref();
+        let kind = BlockKind {
+            model: model.map(|name| self.models[name.get_ref()]),
+            adapter: None,
+            tokens_per_block,
+        };
+        let snapshot = self.world.machine.executor_snapshot(executor);
+        let device = snapshot.map(|snapshot| snapshot.device);
+        let device = device.expect("the fleet is attached before it holds anything");
+        let tier = match table.tier {
+            TierName::Device if self.world.machine.owns_kv(device) => {
+                self.requests.push(format!("(cached on {})", on.get_ref()));
+                return self.compute(kind, hashes, Placer { executor, number });
+            }
+            TierName::Device => Tier::Device(device),
+            TierName::Host => Tier::Host(device),
+            TierName::Disk => Tier::Disk(device),
+            TierName::Shared => {
+                return Err(
+                    "a shared cache is no executor's: say in a step what it holds, by `cache`"
+                        .into(),
+                );
+            }
+        };
+        let stored = PrefixEvent::Stored(kind, hashes);
+        self.world.input(Input::PrefixesReported(tier, stored));
+        Ok(())
+    }
+
+    /// Computes blocks on an executor, by a request of their tokens that ends there.
+    fn compute(
+        &mut self,
+        kind: BlockKind,
+        hashes: Vec<BlockHash>,
+        placer: Placer,
+    ) -> Result<(), String> {
+        let executor = placer.executor;
+        let blocks = u32::try_from(hashes.len()).unwrap_or(u32::MAX);
+        let tokens = blocks.saturating_mul(kind.tokens_per_block);
+        let new = NewRequest {
+            model: kind.model,
+            prompt_blocks: PromptBlocks {
+                tokens_per_block: kind.tokens_per_block,
+                hashes,
+            },
+            allowed: Some(vec![executor]),
+            ..NewRequest::new(self.tenants[DEFAULT_TENANT], tokens, 1)
+        };
+        let id = self.world.arrive(new, 1);
+        self.place(placer);
+        // A step computes a token at least.
+        for _ in 0..=tokens {
+            if self.world.outcome(id).is_some() {
+                break;
+            }
+            self.world.step(executor);
+        }
+        match self.world.outcome(id) {
+            Some(Outcome::Finished { .. }) => Ok(()),
+            other => Err(format!(
+                "it has no room for the `prompt`, or does not take it; it is {}",
+                other.map_or("waiting".to_owned(), |it| outcome_words(&it))
+            )),
+        }
+    }
+
+    fn start(
+        &mut self,
+        scenario: &Scenario,
+        running: &[RunningTable],
+        number: u32,
+    ) -> Result<(), RunError> {
         // The one that has generated most begins first: each step of an engine is a token of all that
         // run there.
         let mut tables: Vec<&RunningTable> = running.iter().collect();

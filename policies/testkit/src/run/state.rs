@@ -34,9 +34,11 @@ pub(crate) struct ScenarioRun {
     pub(super) mark: Mark,
     /// The sizes of KV blocks in tokens, on devices whose blocks the host manages.
     tokens_per_block: BTreeSet<u32>,
+    /// The names of the requests whose costs are compared.
+    costed: BTreeSet<String>,
     devices: BTreeMap<String, DeviceId>,
-    models: BTreeMap<String, ModelId>,
-    tenants: BTreeMap<String, TenantId>,
+    pub(super) models: BTreeMap<String, ModelId>,
+    pub(super) tenants: BTreeMap<String, TenantId>,
     /// Number of facts that were judged.
     pub(super) judged: usize,
 }
@@ -72,6 +74,7 @@ impl ScenarioRun {
             requests: Vec::new(),
             mark: Mark::default(),
             tokens_per_block: BTreeSet::new(),
+            costed: scenario.costed(),
             devices: BTreeMap::new(),
             models: BTreeMap::new(),
             tenants: BTreeMap::new(),
@@ -335,14 +338,22 @@ impl ScenarioRun {
                 }),
                 ..new.clone()
             };
-            self.world.arrive(new, arrival.output);
+            let id = self.world.arrive(new, arrival.output);
             self.requests.push(name);
+            self.watch_cost_of(id);
         }
         Ok(())
     }
 
+    /// Has a request explained where the scenario compares its costs.
+    pub(super) fn watch_cost_of(&mut self, id: RequestId) {
+        if self.costed.contains(self.request_name(id)) {
+            self.world.policies.sink.explain_cost_of(id);
+        }
+    }
+
     /// The size of the blocks by which prompts in pieces are compared, in tokens.
-    fn block_of_pieces(&self) -> Result<u32, &'static str> {
+    pub(super) fn block_of_pieces(&self) -> Result<u32, &'static str> {
         let mut sizes = self.tokens_per_block.iter();
         match (sizes.next(), sizes.next()) {
             (Some(tokens), None) => Ok(*tokens),

@@ -10,6 +10,7 @@ use sdk::wire::types::Cached;
 use super::*;
 use crate::kit::{Flavour, Kit, Registry, check_dir};
 
+mod costs;
 mod load;
 mod tenants;
 
@@ -547,17 +548,27 @@ impl sdk::Routing for Odd {
 }
 
 impl sdk::Explanation for Odd {
-    const NEEDS: sdk::Feed = sdk::Feed::empty();
+    const NEEDS: sdk::Feed = sdk::Feed::FIT;
 
     fn explain(&mut self, case: &sdk::Case<'_>) -> Vec<Candidate> {
         let (request, overlaps) = (case.request, case.cached.overlaps.iter().flatten());
         let cached: u32 = overlaps.map(|overlap| overlap.device_tokens).sum();
-        vec![Candidate {
-            executor: 0,
-            eligible: true,
-            cost: 5,
-            note: format!("priority {}, {cached} tokens cached", request.priority),
-        }]
+        let candidate = |at: &sdk::Executor<'_>| {
+            let is_cold = at.id() == 2 && request.priority == 4;
+            let is_cheaper = at.id() == 1 && request.priority == 4;
+            Candidate {
+                executor: at.id(),
+                eligible: !is_cold,
+                cost: 5 - i64::from(is_cheaper),
+                note: if is_cold {
+                    "cold".to_owned()
+                } else {
+                    format!("priority {}, {cached} tokens cached", request.priority)
+                },
+            }
+        };
+        let executors = case.fleet.mirror.executors();
+        executors.map(|at| candidate(&at)).collect()
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) type Watched = Tap<PolicyHost, Watch>;
 #[derive(Debug)]
 pub(super) struct Watch {
     about: BTreeSet<RequestId>,
+    /// The requests whose costs are compared with what the scenario expects.
+    costed: BTreeSet<RequestId>,
     /// The last explanation of each request, with its time.
     explained: BTreeMap<RequestId, Explanation>,
     /// The last evictions.
@@ -56,6 +58,7 @@ impl Watch {
     pub(super) fn new(about: BTreeSet<RequestId>, judge: Option<Judge>) -> Self {
         Self {
             about,
+            costed: BTreeSet::new(),
             explained: BTreeMap::new(),
             evictions: VecDeque::new(),
             phase: Phase::Scenario,
@@ -71,10 +74,23 @@ impl Watch {
         self.phase = Phase::BeforeProbe;
     }
 
+    /// Has a request explained for its costs.
+    pub(super) fn explain_cost_of(&mut self, request: RequestId) {
+        self.costed.insert(request);
+    }
+
+    /// The executors that a policy considered when it was last asked where a request goes; absent: no policy
+    /// that explains was asked.
+    pub(super) fn candidates(&self, request: RequestId) -> Option<&[Candidate]> {
+        let explained = self.explained.get(&request)?;
+        Some(&explained.candidates)
+    }
+
+    /// The explanations of the requests concerned.
     pub(super) fn explanations(&self) -> impl Iterator<Item = (RequestId, &Explanation)> + '_ {
-        self.explained
-            .iter()
-            .map(|(request, said)| (*request, said))
+        let concerned = self.explained.iter();
+        let concerned = concerned.filter(|(request, _)| self.about.contains(request));
+        concerned.map(|(request, said)| (*request, said))
     }
 
     pub(super) fn evictions(&self) -> impl Iterator<Item = &ToldEviction> {
@@ -124,7 +140,8 @@ impl Sink<PolicyHost> for Watch {
         }
         if let Question::Routing(requests) = &asked.question {
             for cached in requests.iter() {
-                if self.about.contains(&cached.request) {
+                let request = &cached.request;
+                if self.about.contains(request) || self.costed.contains(request) {
                     self.explain(host, asked, cached.request);
                 }
             }

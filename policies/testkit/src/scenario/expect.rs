@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use pointsman_notation::Time;
 use serde::Deserialize;
+use toml::Spanned;
 
 use super::Name;
+use super::cost::Cost;
 use super::count::Count;
 
 /// The expectations after a step. An absent key expects nothing; a list is complete and in order
@@ -78,6 +80,9 @@ pub(crate) struct Expect {
     pub(crate) reasons: BTreeMap<Name, String>,
     /// The author of that decision: a policy's name, or `built-in`.
     pub(crate) decided_by: BTreeMap<Name, String>,
+    /// The cost of a request on an executor, as the policy explained it when it was last asked where the
+    /// request goes.
+    pub(crate) cost: BTreeMap<Name, BTreeMap<Name, Spanned<Cost>>>,
     // Since the start.
     /// Answers that the interlock refused.
     pub(crate) refusals: Option<usize>,

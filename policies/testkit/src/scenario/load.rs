@@ -1,11 +1,26 @@
-//! The requests that a fleet has when the first step comes: some run, some wait.
+//! The state of a fleet when the first step comes: what it holds of prompts, the requests that run, and those
+//! that wait.
 
 use pointsman_notation::Time;
 use serde::Deserialize;
 
 use super::Name;
-use super::step::Arrival;
-use super::units::Many;
+use super::prompt::Prompt;
+use super::step::{Arrival, TierName};
+use super::units::{Many, Names};
+
+/// A `[[cached]]` table: the beginning of prompts that executors hold.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct CachedTable {
+    pub(crate) executor: Names,
+    pub(crate) prompt: Prompt,
+    /// Memory that holds it, of the executor's device.
+    #[serde(default = "device")]
+    pub(crate) tier: TierName,
+    /// Model of the blocks; absent where requests name none.
+    pub(crate) model: Option<Name>,
+}
 
 /// A `[[running]]` table: requests that an executor has.
 #[derive(Debug, Deserialize)]
@@ -26,4 +41,8 @@ pub(crate) struct WaitingTable {
     #[serde(rename = "for", default)]
     pub(crate) since: Time,
     pub(crate) request: Many<Arrival>,
+}
+
+fn device() -> TierName {
+    TierName::Device
 }

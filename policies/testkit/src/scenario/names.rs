@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_notation::{TomlError, TomlText};
 
+use super::cost::Cost;
 use super::expect::Expect;
 use super::fleet::{ExecutorTable, Thing};
 use super::step::{Action, Arrival};
@@ -40,6 +41,10 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), TomlError> {
     }
     for executor in &fleet.executors {
         known.add_executor(executor)?;
+    }
+    for table in &scenario.load.cached {
+        known.need_all(Thing::Executor, &table.executor.0)?;
+        known.need_all(Thing::Model, &table.model)?;
     }
     for table in &scenario.load.running {
         known.need(Thing::Executor, &table.executor)?;
@@ -225,6 +230,15 @@ impl Known<'_> {
         self.need_all(Thing::Request, expect.expired.keys())?;
         self.need_all(Thing::Request, expect.evicted_for.keys())?;
         self.need_all(Thing::Request, expect.evicted_for.values())?;
+        for (request, costs) in &expect.cost {
+            self.need(Thing::Request, request)?;
+            self.need_all(Thing::Executor, costs.keys())?;
+            for cost in costs.values() {
+                if let Cost::Than(_, executor) = cost.get_ref() {
+                    self.need(Thing::Executor, &Name::new(cost.span(), executor.clone()))?;
+                }
+            }
+        }
         for texts in [&expect.reasons, &expect.decided_by] {
             self.need_all(Thing::Request, texts.keys())?;
         }

@@ -65,6 +65,7 @@ fn every_key_is_in_the_readme() {
         head("[[device]]"),
         head("[[executor]]"),
         head("[[executor]]\nname = \"x\"\nslots = 1\n[executor.engine]"),
+        head("[[cached]]"),
         head("[[running]]"),
         head("[[waiting]]"),
         head("[end]"),
@@ -132,6 +133,27 @@ fn a_count_that_is_none_is_reported_where_it_stands() {
         "title = \"t\"\n[end]\nfaults = true\n",
         "a.toml:3:10: invalid type: boolean `true`, expected a number, or \"any\"",
     );
+}
+
+#[test]
+fn a_cost_that_is_none_is_reported_where_it_stands() {
+    let costs = |cost: &str| {
+        with(&format!(
+            "[[step]]\narrive = {{ name = \"a\" }}\nexpect.cost.a = {{ x = {cost} }}\n"
+        ))
+    };
+    let none = "expected a number, \"< EXECUTOR\", \"= EXECUTOR\", \"> EXECUTOR\" or \"no place\"";
+    for text in ["<x", "<= x", "nothing"] {
+        let expected = format!("a.toml:8:23: invalid value: string \"{text}\", {none}");
+        check(&costs(&format!("\"{text}\"")), &expected);
+    }
+    check(
+        &costs("\"< y\""),
+        "a.toml:8:23: no executor is called `y` by then; there are `x`",
+    );
+    let unknown = costs("1").replace("{ x", "{ z");
+    let expected = "a.toml:8:19: no executor is called `z` by then; there are `x`";
+    check(&unknown, expected);
 }
 
 #[test]

@@ -114,6 +114,94 @@ fn a_load_that_cannot_be_is_told_with_what_is_wrong() {
     );
 }
 
+/// Two devices whose blocks the host manages, and an executor with a memory of its own; `odd` explains what is
+/// held of a prompt.
+const HOLDING: &str = r#"
+title = "executors hold a prompt"
+[policy.odd]
+[[device]]
+name = "da"
+kv-blocks = 64
+[[device]]
+name = "db"
+kv-blocks = 64
+[[executor]]
+name = "x"
+device = "da"
+slots = 1
+[[executor]]
+name = "y"
+device = "db"
+slots = 1
+[[executor]]
+name = "z"
+slots = 1
+tokens-per-block = 16
+"#;
+
+fn holding(cached: &str) -> String {
+    let missed = unmet(&format!(
+        "{HOLDING}{cached}[[step]]\narrive = {{ name = 'r', prompt = 'system:48 + 16' }}\n\
+         expect = {{ placed = {{ r = 'y' }} }}\n"
+    ));
+    let text = missed.to_string();
+    let (_, explained) = text.split_once("odd on `r`").expect("it is explained");
+    explained.lines().nth(1).unwrap().trim().to_owned()
+}
+
+#[test]
+fn what_is_cached_at_the_start_is_held_for_the_first_request() {
+    let held = |tokens: u32| format!("x: cost 5: priority 0, {tokens} tokens cached");
+    assert_eq!(holding(""), held(0));
+    let cached = |executor: &str, prompt: &str, more: &str| {
+        format!("[[cached]]\nexecutor = {executor}\nprompt = '{prompt}'\n{more}\n")
+    };
+    // Of the last block some tokens are missing.
+    assert_eq!(holding(&cached("'x'", "system:40", "")), held(32));
+    let both = cached("['x', 'y']", "system:48", "");
+    assert_eq!(holding(&both), held(96));
+    assert_eq!(holding(&cached("'z'", "system:48", "")), held(48));
+    let two = cached("'x'", "system:16", "") + &cached("'x'", "other:64", "");
+    assert_eq!(holding(&two), held(16));
+    // Another tier is not the device.
+    assert_eq!(
+        holding(&cached("'x'", "system:48", "tier = 'host'")),
+        held(0)
+    );
+    let model = "tier = 'device'\nmodel = 'm'\n[[model]]\nname = 'm'";
+    assert_eq!(holding(&cached("'x'", "system:48", model)), held(0));
+}
+
+#[test]
+fn what_cannot_be_cached_is_told_with_what_is_wrong() {
+    let error = |cached: &str| {
+        let text = format!("{HOLDING}[[cached]]\n{cached}\n[[step]]\nexpect.faults = 0\n");
+        run_native(&text).expect_err("it cannot be so").to_string()
+    };
+    let none = "the `prompt` has no block that can be held: write pieces with names, of 16 tokens at least";
+    for prompt in ["64", "'system:15'"] {
+        let said = error(&format!("executor = 'x'\nprompt = {prompt}"));
+        assert_eq!(said, format!("a.toml:23:12: step 0 cannot be done: {none}"));
+    }
+    let said = error("executor = ['y', 'x']\nprompt = 'system:2000'");
+    assert!(
+        said.starts_with("a.toml:23:13: step 0 cannot be done: it has no room for the `prompt`"),
+        "{said}"
+    );
+    // Not on another executor, which has the room.
+    let text = HOLDING.replacen("kv-blocks = 64", "kv-blocks = 3", 1);
+    let text = format!(
+        "{text}[[cached]]\nexecutor = 'x'\nprompt = 'system:64'\n[end]\nall-finished = true\n"
+    );
+    let said = run_native(&text).expect_err("it cannot be so").to_string();
+    assert!(said.contains("it has no room for the `prompt`"), "{said}");
+    let said = error("executor = 'x'\nprompt = 'system:64'\ntier = 'shared'");
+    assert!(
+        said.ends_with("a shared cache is no executor's: say in a step what it holds, by `cache`"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_session_is_called_by_a_text_or_by_its_key() {
     use super::super::state::session_key;
