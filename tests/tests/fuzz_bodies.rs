@@ -138,7 +138,7 @@ fn no_scenario_makes_its_parser_panic() {
     let samples = [
         "examples/01-first-policy/scenarios/room.toml",
         "policies/prefix-bound/scenarios/bound.toml",
-        "policies/aging/scenarios/crossover-at-30s.toml",
+        "policies/aging/scenarios/crossover.toml",
         "policies/budget/scenarios/donor-must-cover-alone.toml",
     ];
     check(fuzz::scenario, &samples.map(file), INPUTS);
