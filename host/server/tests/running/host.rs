@@ -122,7 +122,9 @@ impl Host {
 
     /// The same for a request with these lines in its head, each ended.
     pub(crate) fn complete_with(&self, prompt: &str, lines: &str) -> String {
-        let body = format!(r#"{{"model": "demo", "prompt": "{prompt}", "max_tokens": 4}}"#);
+        let body = format!(
+            r#"{{"model": "demo", "prompt": "{prompt}", "max_tokens": 4, "ignore_eos": true}}"#
+        );
         let mut socket = self.connect();
         write!(
             socket,
