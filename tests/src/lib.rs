@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod browser;
 pub mod client;
 pub mod clock;
 pub mod decide;

@@ -4,51 +4,22 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_driver::quota::TenantLimits;
+use pointsman_lifecycle::report::{ReconcilerReport, TransactionOutcome};
+use pointsman_server::config::{Secret, TenantConfig};
+use pointsman_tests::browser::{Used, shown, used};
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::load::LoadGenerator;
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, component, holds};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-/// Longest time that a browser may take.
+/// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Time between two looks at the numbers.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// The page's elements after its scripts have run for a few polls.
-async fn shown(url: &str) -> Result<String> {
-    let profile = tempfile::tempdir()?;
-    let mut browser = Command::new("chromium");
-    browser
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-        ])
-        .args([
-            "--disable-background-networking",
-            "--no-first-run",
-            "--disable-extensions",
-        ])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .args(["--virtual-time-budget=4000", "--dump-dom"])
-        .arg(url)
-        .kill_on_drop(true);
-    let output = timeout(PATIENCE, browser.output()).await;
-    let output = output.context("the browser hangs")?;
-    let output = output.context("no chromium: run `cargo xtask test`, which installs it")?;
-    let dom = String::from_utf8(output.stdout)?;
-    let complained = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success() && dom.contains("</html>"),
-        "{dom}\n{complained}"
-    );
-    Ok(dom)
-}
 
 /// Waits until the numbers show no request in hand. The server repeats an answer for almost a
 /// second, so the first one after the last request may be too old.
@@ -147,13 +118,62 @@ fn check_host(dom: &str, data: &Value) -> Result<()> {
         let shown = cell(dom, "data-model=\"demo\"", name)?;
         ensure!(shown == grouped(&model[number]), "{name}: {shown}");
     }
+    for (id, times) in [("wait", "queue_wait"), ("ttft", "first_token")] {
+        let count = &data["recent"][times]["count"];
+        let said = text(dom, &format!("id=\"{id}-text\""))?;
+        ensure!(
+            said.starts_with(&format!("of {} in 15 minutes, mean ", grouped(count))),
+            "{said}"
+        );
+    }
+    for part in ["p50", "p95"] {
+        let shown = text(dom, &format!("id=\"ttft-{part}\""))?;
+        ensure!(shown.ends_with('s') && shown != "0s", "{part}: {shown}");
+    }
     // A bar for each minute with traffic.
-    for plot in ["finished", "queued", "running", "tokens", "wait"] {
+    for plot in [
+        "finished",
+        "queued",
+        "running",
+        "tokens",
+        "wait",
+        "ttft",
+        "ttft-middle",
+    ] {
         ensure!(
             dom.contains(&format!("id=\"{plot}-bars\" d=\"M")),
             "{plot}: {dom}"
         );
     }
+    Ok(())
+}
+
+/// Checks that the page shows the last requests, each with its decision, and the tenants.
+fn check_requests(dom: &str, data: &Value) -> Result<()> {
+    let requests = data["requests"].as_array().context("no requests")?;
+    ensure!(requests.len() > 8, "{requests:?}");
+    for request in requests {
+        let row = format!("data-ended=\"{}\"", request["request"]);
+        ensure!(
+            cell(dom, &row, "tenant")? == "default" && cell(dom, &row, "executor")? == "cpu0/demo"
+        );
+        let tokens = ["prompt_tokens", "output_tokens"].map(|key| grouped(&request[key]));
+        ensure!(
+            cell(dom, &row, "tokens")? == tokens.join(" + "),
+            "{tokens:?}"
+        );
+        let decision = request["decision"].as_str().context("no decision")?;
+        let (_, row) = dom.split_once(&row).context("no row")?;
+        ensure!(text(row, "<summary")? == decision, "{decision}: {row}");
+    }
+    let tenant = "data-tenant=\"default\"";
+    let tokens = grouped(&data["tenants"][0]["tokens_total"]);
+    ensure!(cell(dom, tenant, "tokens")? == tokens, "{tokens}: {dom}");
+    ensure!(
+        cell(dom, tenant, "requests-a-minute")? == "no limit",
+        "{dom}"
+    );
+    ensure!(cell(dom, tenant, "at-once")? == "0 / 100", "{dom}");
     Ok(())
 }
 
@@ -204,7 +224,16 @@ fn check_policies(dom: &str, data: &Value) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data() -> Result<()> {
-    let serving = Serving::start(|_| {}).await?;
+    let serving = Serving::start(|config| {
+        config.tenants = vec![TenantConfig {
+            limits: TenantLimits {
+                concurrent_max: Some(100),
+                ..TenantLimits::default()
+            },
+            ..TenantConfig::new("default")
+        }];
+    })
+    .await?;
     let url = format!("http://{}/monitor", serving.server.addr());
     let load = LoadGenerator::start(serving.client, 12, |_| {
         let mut body = streamed_chat("Hello");
@@ -215,7 +244,16 @@ async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data()
     serving
         .load_until(|load| load.slots_used == 8 && load.queued > 0)
         .await?;
-    let dom = shown(&url).await?;
+    // Between two rounds the queue may be empty.
+    let waited_for = timeout(PATIENCE, async {
+        loop {
+            let dom = shown(&url).await?;
+            if dom.contains("data-request=") {
+                return anyhow::Ok(dom);
+            }
+        }
+    });
+    let dom = waited_for.await.context("nobody is shown waiting")??;
     ensure!(text(&dom, "id=\"phase\"")? == "serving", "{dom}");
     let generated = text(&dom, "id=\"generated_tokens\"")?.replace(',', "");
     ensure!(generated.parse::<u64>()? > 0, "{generated}");
@@ -227,6 +265,7 @@ async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data()
     let data = settled(&serving).await?;
     let dom = shown(&url).await?;
     check_host(&dom, &data)?;
+    check_requests(&dom, &data)?;
     check_policies(&dom, &data)?;
     serving.server.stop().await?;
     Ok(())
@@ -298,5 +337,193 @@ async fn a_page_whose_server_is_gone_says_so() -> Result<()> {
     ensure!(text(&dom, "id=\"phase\"")? == "gone", "{dom}");
     let said = text(&dom, "id=\"gone-text\"")?;
     ensure!(said.contains("has not answered"), "{said}");
+    Ok(())
+}
+
+/// Help for a test's script: `until(found, then)` calls `then` once `found` gives something.
+const UNTIL: &str = "const until = (found, then) => {
+  const look = () => { const it = found(); if (it) then(it); else setTimeout(look, 50); };
+  look();
+};\n";
+
+/// A server whose policy `mine` routes, where operators need a key.
+async fn ejectable() -> Result<Serving> {
+    let serving = Serving::start(|config| {
+        config.admin.key = Some(Secret::new("root".to_owned()));
+        config.admin.read_key = Some(Secret::new("look".to_owned()));
+    })
+    .await?;
+    serving.decide_by("mine", "round-robin", "").await?;
+    Ok(serving)
+}
+
+/// The elements of the page after an operator with this key has wanted to eject `mine` and given
+/// this answer to the question.
+async fn ejecting(serving: &Serving, key: &str, answer: &str) -> Result<String> {
+    let script = format!(
+        "{UNTIL}const at = (mark) => () => document.querySelector(mark);
+        until(() => document.getElementById('locked').classList.contains('on'), () => {{
+          document.getElementById('key').value = '{key}';
+          document.querySelector('#key-form button').click();
+        }});
+        until(at('[data-eject=mine]'), (eject) => {{
+          eject.click();
+          until(at('#eject[open] #eject-{answer}'), (choice) => {{
+            document.body.dataset.asked = document.getElementById('eject').textContent;
+            choice.click();
+          }});
+        }});"
+    );
+    let page = Used {
+        path: "/monitor",
+        width: 1280,
+        script: &script,
+    };
+    let dom = used(serving.server.addr(), page).await?;
+    let (_, asked) = dom.split_once("data-asked=\"").context("not asked")?;
+    ensure!(asked.starts_with("Eject mine?"), "{asked}");
+    Ok(dom)
+}
+
+fn mine_routes(report: &ReconcilerReport) -> bool {
+    holds(report, "mine")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_is_ejected_once_the_question_is_answered_with_yes() -> Result<()> {
+    let serving = ejectable().await?;
+    let dom = ejecting(&serving, "root", "no").await?;
+    ensure!(dom.contains("data-eject=\"mine\""), "{dom}");
+    ensure!(mine_routes(&serving.server.reports().borrow()));
+    let dom = ejecting(&serving, "root", "yes").await?;
+    let said = text(&dom, "id=\"ordered-text\"")?;
+    ensure!(
+        said == "mine is ejected: the embedded defaults decide routing.",
+        "{said}"
+    );
+    serving.report_until(|report| !mine_routes(report)).await?;
+    // What an embedded default decides cannot be ejected.
+    ensure!(!dom.contains("data-eject=\""), "{dom}");
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_key_for_questions_ejects_nothing_and_the_page_says_so() -> Result<()> {
+    let serving = ejectable().await?;
+    let dom = ejecting(&serving, "look", "yes").await?;
+    let said = text(&dom, "id=\"ordered-text\"")?;
+    let sentence = "mine is not ejected: the key `admin.read-key` may ask and give no orders; \
+                    those take `admin.key`.";
+    ensure!(said == sentence, "{said}");
+    ensure!(mine_routes(&serving.server.reports().borrow()));
+    ensure!(!dom.contains("data-eject=\""), "{dom}");
+    serving.server.stop().await?;
+    Ok(())
+}
+
+/// Has a shadow that works and one that faults, and serves until it has.
+async fn shadowed(serving: &Serving) -> Result<()> {
+    let faulting = "outrage = 'trap'\ncalls = ['route']\ngood-calls = 100\n";
+    for (name, made, settings) in [
+        ("calm-shadow", "round-robin", ""),
+        ("faulty-shadow", "test/hostile", faulting),
+    ] {
+        let sidecar = format!("mode = 'shadow'\n[settings]\n{settings}");
+        serving.drop_in(&format!("{name}.toml"), sidecar.as_bytes())?;
+        serving.drop_in(&format!("{name}.wasm"), &component(made)?)?;
+    }
+    let shadows = |report: &ReconcilerReport| {
+        let made = report.transactions.iter();
+        let made = made.filter(|made| matches!(made.outcome, TransactionOutcome::Shadow(_)));
+        made.count() == 2
+    };
+    serving.report_until(shadows).await?;
+    let mut body = streamed_chat("Hello");
+    body["max_tokens"] = json!(1);
+    let load = LoadGenerator::start(serving.client, 8, move |_| body.clone());
+    let faulted = timeout(PATIENCE, async {
+        loop {
+            let listed = serving.client.get("/admin/policies").await?.json()?;
+            let shadows = listed["shadows"].as_array().context("no shadows")?;
+            if shadows
+                .iter()
+                .any(|shadow| shadow["fault_last"].is_object())
+            {
+                return anyhow::Ok(());
+            }
+            sleep(LOOK).await;
+        }
+    });
+    faulted.await.context("it never faults")??;
+    load.stop().await?;
+    serving.idle().await?;
+    Ok(())
+}
+
+/// Notes faults of the layout in `data-broken`: words that are broken, and text that is wider than its place.
+const LAYOUT: &str = r"
+const visible = (it) => it.checkVisibility() && it.getClientRects().length > 0;
+const broken = () => {
+  const found = [], range = document.createRange();
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+    if (!visible(node.parentElement)) continue;
+    for (const word of node.data.matchAll(/[\p{L}\p{N}_.,%]+/gu)) {
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map((it) => Math.round(it.top)));
+      if (lines.size > 1) found.push('broken: ' + word[0]);
+    }
+  }
+  for (const it of document.querySelectorAll('main *, header, .notice'))
+    if (visible(it) && getComputedStyle(it).overflowX === 'visible' && it.scrollWidth > it.clientWidth + 1
+      && getComputedStyle(it).display !== 'inline') found.push('too wide: ' + it.outerHTML.slice(0, 120));
+  if (document.documentElement.scrollWidth > innerWidth) found.push('the page scrolls sideways');
+  return found;
+};
+until(() => document.body.dataset.at && document.querySelector('[data-ended] summary'), (summary) => {
+  for (const it of [summary, ...document.querySelectorAll('[data-fault] summary, [data-policy] summary')]) it.click();
+  until(() => document.querySelector('#requests ol li'), () => {
+    document.body.dataset.width = innerWidth;
+    document.body.dataset.broken = broken().join('; ');
+  });
+});";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn faults_and_shadows_are_shown_and_nothing_breaks_on_a_phone() -> Result<()> {
+    let serving = Serving::start(|_| {}).await?;
+    shadowed(&serving).await?;
+    for width in [390, 1280] {
+        let script = format!("{UNTIL}{LAYOUT}");
+        let page = Used {
+            path: "/monitor",
+            width,
+            script: &script,
+        };
+        let dom = used(serving.server.addr(), page).await?;
+        ensure!(dom.contains(&format!("data-width=\"{width}\"")), "{dom}");
+        ensure!(dom.contains("data-broken=\"\""), "{dom}");
+        // The decision about a request, step by step.
+        let (_, steps) = dom.split_once("<ol>").context("no steps")?;
+        ensure!(steps.contains(">admission: budget says admit<"), "{steps}");
+        // Beside the shadow's time stands that of the policy in force.
+        let calm = "data-shadow=\"calm-shadow\"";
+        ensure!(cell(&dom, calm, "in-force")? == "memory-aware", "{dom}");
+        for time in ["latency", "latency-in-force"] {
+            let shown = cell(&dom, calm, time)?;
+            ensure!(shown.contains("s / "), "{time}: {shown}");
+        }
+        // A fault is a line, and its trace is behind a click.
+        let fault = "data-fault=\"faulty-shadow, a shadow\"";
+        let (_, fault) = dom.split_once(fault).context("no fault")?;
+        let (fault, _) = fault.split_once("</tr>").context("a row does not end")?;
+        ensure!(
+            text(fault, "<summary")?.contains("as it was told"),
+            "{fault}"
+        );
+        ensure!(text(fault, "<pre")?.contains("route"), "{fault}");
+    }
+    serving.server.stop().await?;
     Ok(())
 }

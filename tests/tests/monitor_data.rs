@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_server::config::Config;
+use pointsman_driver::quota::TenantLimits;
+use pointsman_server::config::{Config, TenantConfig};
 use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
 use pointsman_tests::gate::Gate;
-use pointsman_tests::serving::{Serving, serve_demo};
+use pointsman_tests::serving::{Serving, component, serve_demo};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -256,6 +257,186 @@ async fn parked_requests_come_after_the_queued_ones() -> Result<()> {
     gate.open();
     queued.await??;
     parked.await??;
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waits_and_first_tokens_are_told_by_their_middle_and_their_tail() -> Result<()> {
+    let serving = Serving::start(one).await?;
+    let client = serving.client;
+    for _ in 0..3 {
+        client.chat("Hello").await?.text()?;
+    }
+    let data = until(client, |data| data["totals"]["finished"] == 3).await?;
+    let recent = &data["recent"];
+    ensure!(recent["minutes"] == 15, "{recent}");
+    let at = |times: &str, key: &str| recent[times][key].as_u64();
+    for times in ["queue_wait", "first_token"] {
+        ensure!(recent[times]["count"] == 3, "{recent}");
+        ensure!(at(times, "p50_micros").is_some(), "{recent}");
+        ensure!(
+            at(times, "p50_micros") <= at(times, "p95_micros"),
+            "{recent}"
+        );
+    }
+    ensure!(
+        at("queue_wait", "p50_micros") < at("first_token", "p50_micros"),
+        "{recent}"
+    );
+    let minutes = data["minutes"].as_array().context("no minutes")?;
+    let tokens = minutes.iter().map(|it| it["first_token"]["count"].as_u64());
+    ensure!(tokens.flatten().sum::<u64>() == 3, "{minutes:?}");
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_requests_are_told_with_the_decision_about_each() -> Result<()> {
+    let serving = Serving::start(one).await?;
+    let client = serving.client;
+    let answer = client.post("/v1/chat/completions", &chat("Hello")).await?;
+    let id = answer.header("x-pointsman-request").to_owned();
+    let usage = answer.json()?["usage"].clone();
+    drop(endless(client, json!({"class": "throughput"})).await?);
+    let data = until(client, |data| data["requests"][1].is_object()).await?;
+    let [left, served] = [&data["requests"][0], &data["requests"][1]];
+    ensure!(
+        left["outcome"] == "cancelled" && left["class"] == "throughput",
+        "{left}"
+    );
+    ensure!(left["ended_micros"].as_u64() > served["ended_micros"].as_u64());
+    ensure!(served["request"] == id.parse::<u64>()?, "{served}");
+    for (key, value) in [
+        ("tenant", json!("default")),
+        ("model", json!("demo")),
+        ("executor", json!("only")),
+        ("class", json!("latency-critical")),
+        ("outcome", json!("finished")),
+        ("why", Value::Null),
+        ("prompt_tokens", usage["prompt_tokens"].clone()),
+        ("output_tokens", usage["completion_tokens"].clone()),
+    ] {
+        ensure!(served[key] == value, "{key}: {served}");
+    }
+    let times = ["wait_micros", "first_token_micros", "duration_micros"];
+    let [wait, first, whole] = times.map(|key| served[key].as_u64());
+    ensure!(wait.is_some() && wait < first && first <= whole, "{served}");
+
+    // The decision is told in the words in which `/admin/decisions` tells the step.
+    let told = client
+        .get(&format!("/admin/decisions/{id}"))
+        .await?
+        .json()?;
+    let steps = told["steps"].as_array().context("no steps")?;
+    let words = |what: &str| {
+        let step = steps.iter().find(|step| step["what"] == what);
+        step.and_then(|step| step["told"].as_str())
+            .unwrap_or_default()
+    };
+    let decision = served["decision"].as_str().context("no decision")?;
+    ensure!(
+        decision.starts_with("placed on only by memory-aware: "),
+        "{decision}"
+    );
+    ensure!(
+        words("placed").replace(" (slot)", "") == decision,
+        "{told:#}"
+    );
+    ensure!(words("asked") == "admission: budget says admit", "{told:#}");
+    let tokens = match usage["completion_tokens"].as_u64() {
+        Some(1) => "finished, 1 token".to_owned(),
+        tokens => format!("finished, {} tokens", tokens.unwrap_or_default()),
+    };
+    ensure!(
+        words("ended") == tokens && told["outcome"]["told"] == tokens,
+        "{told:#}"
+    );
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_was_refused_is_told_with_the_policy_that_turned_it_away() -> Result<()> {
+    let serving = Serving::start(one).await?;
+    let client = serving.client;
+    serving
+        .decide_by("shedder", "test/hostile", "answers = \"shed\"")
+        .await?;
+    let refused = client.chat("Hello").await?;
+    ensure!(refused.status == 429, "{refused:?}");
+    let data = until(client, |data| data["requests"][0].is_object()).await?;
+    let request = &data["requests"][0];
+    ensure!(
+        request["outcome"] == "refused" && request["executor"].is_null(),
+        "{request}"
+    );
+    let decision = request["decision"].as_str().unwrap_or_default();
+    ensure!(decision.starts_with("turned away by shedder"), "{request}");
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenants_are_told_against_their_limits() -> Result<()> {
+    let limits = TenantLimits {
+        requests_per_minute: Some(5),
+        concurrent_max: Some(2),
+        ..TenantLimits::default()
+    };
+    let serving = Serving::start(|config| {
+        config.tenants = vec![TenantConfig {
+            limits,
+            ..TenantConfig::new("default")
+        }];
+    })
+    .await?;
+    let client = serving.client;
+    client.chat("Hello").await?.text()?;
+    let data = until(client, |data| data["totals"]["finished"] == 1).await?;
+    let tenant = &data["tenants"][0];
+    ensure!(tenant["name"] == "default" && tenant["tokens_total"].as_u64() > Some(0));
+    let limits = json!({
+        "requests_per_minute": {"max": 5, "used": 1},
+        "tokens_per_minute_max": null,
+        "concurrent_max": {"max": 2, "used": 0},
+    });
+    ensure!(tenant["limits"] == limits, "{tenant:#}");
+    serving.server.stop().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_fault_of_a_policy_is_a_line_and_its_trace() -> Result<()> {
+    let serving = Serving::start(one).await?;
+    let client = serving.client;
+    let trap = "outrage = 'trap'\ncalls = ['route']\ngood-calls = 100\n";
+    let sidecar = format!("mode = 'shadow'\n[settings]\n{trap}");
+    serving.drop_in("shade.toml", sidecar.as_bytes())?;
+    serving.drop_in("shade.wasm", &component("test/hostile")?)?;
+    let mut body = chat("Hello");
+    body["max_tokens"] = json!(1);
+    let fault = timeout(PATIENCE, async {
+        loop {
+            client.post("/v1/chat/completions", &body).await?.json()?;
+            let listed = client.get("/admin/policies").await?.json()?;
+            let fault = &listed["shadows"][0]["fault_last"];
+            if fault.is_object() {
+                return anyhow::Ok(fault.clone());
+            }
+        }
+    });
+    let fault = fault.await.context("it never faults")??;
+    let (line, trace) = (fault["line"].as_str(), fault["trace"].as_str());
+    let line = line.context("no line")?;
+    ensure!(
+        line.contains("as it was told") && !line.contains('\n'),
+        "{line}"
+    );
+    ensure!(
+        trace.is_some_and(|trace| trace.contains("route")),
+        "{fault:#}"
+    );
     serving.server.stop().await?;
     Ok(())
 }

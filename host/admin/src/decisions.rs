@@ -1,6 +1,7 @@
 //! The decisions about requests: the questions, the answers and their authors, and the results.
 
 mod shape;
+mod words;
 
 use std::sync::Arc;
 
@@ -142,8 +143,10 @@ impl Names<'_> {
     }
 
     fn step(&self, step: &TraceStep) -> DecisionStep {
+        let event = self.event(&step.event);
         DecisionStep {
-            event: self.event(&step.event),
+            told: words::step(&event),
+            event,
             at_micros: step.at.0,
             round: step.round.to_string(),
             times: (step.times > 1).then_some(step.times),
@@ -287,11 +290,7 @@ fn decider(by: &DecidedBy) -> Decider {
 fn ending(outcome: Outcome) -> OutcomeShape {
     let (how, why) = match outcome {
         Outcome::Finished { output_tokens } => {
-            return OutcomeShape {
-                how: "finished",
-                why: None,
-                output_tokens: Some(output_tokens),
-            };
+            return OutcomeShape::new("finished", None, Some(output_tokens));
         }
         Outcome::Cancelled => ("cancelled", "its client left, or the host shut down"),
         Outcome::Refused(RefusedWhy::NoRoom { .. }) => ("refused", "no room"),
@@ -306,9 +305,18 @@ fn ending(outcome: Outcome) -> OutcomeShape {
         Outcome::Failed(FailedWhy::AttemptsMax) => ("failed", "every attempt failed"),
         Outcome::Failed(FailedWhy::NowhereLeft) => ("failed", "every executor has failed it"),
     };
-    OutcomeShape {
-        how,
-        why: Some(why),
-        output_tokens: None,
+    OutcomeShape::new(how, Some(why), None)
+}
+
+// === impl OutcomeShape ===
+
+impl OutcomeShape {
+    fn new(how: &'static str, why: Option<&'static str>, output_tokens: Option<u32>) -> Self {
+        Self {
+            how,
+            why,
+            output_tokens,
+            told: words::end(how, why, output_tokens),
+        }
     }
 }

@@ -26,6 +26,7 @@ mod policies;
 mod route;
 mod routes;
 mod tenants;
+mod words;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,6 +4,7 @@
 //! The driver is asked about once a second, however many people watch: an answer is given again
 //! while it is fresh, and requests that come meanwhile wait for the answer under way.
 
+mod requests;
 mod shape;
 
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use tokio::time::timeout;
 use super::Desk;
 use super::executors::ExecutorList;
 use super::policies::{PolicyListing, listing};
+use super::tenants::{TenantShape, shapes};
+use requests::EndedData;
 use shape::ActivityData;
 
 /// The page, whole: no other file belongs to it.
@@ -32,6 +35,8 @@ const PAGE: &str = concat!(
     include_str!("monitor/head.html"),
     include_str!("monitor/style.css"),
     include_str!("monitor/page.html"),
+    include_str!("monitor/script.js"),
+    "</script>\n</body>\n</html>\n",
 );
 /// The page's security policy: it loads nothing, sends nothing elsewhere and is framed by nobody.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
@@ -74,6 +79,9 @@ struct MonitorData {
     executors: ExecutorList,
     #[serde(flatten)]
     activity: ActivityData,
+    tenants: Vec<TenantShape>,
+    /// The newest requests that have ended, the newest first, at most 50.
+    requests: Vec<EndedData>,
     policies: PolicyListing,
 }
 
@@ -126,6 +134,12 @@ async fn numbers(app: &App) -> Result<MonitorData, ApiError> {
         queue_max: app.settings.queue_max,
         executors: ExecutorList::new(&app.catalog(), overview),
         activity: ActivityData::new(&report),
+        requests: report
+            .finished
+            .iter()
+            .map(|it| EndedData::new(it))
+            .collect(),
+        tenants: shapes(app, report.overview.tenants),
         policies,
     })
 }

@@ -30,7 +30,9 @@ impl Driver {
                 Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
                 Event::Stepped(report) => {
                     for made in report.progress.iter().filter(|made| made.generated > 0) {
-                        self.lives.generated(now, made.request);
+                        if let Some(after) = self.lives.generated(now, made.request) {
+                            self.activity.first_token(now, after);
+                        }
                     }
                     self.input(now, Input::StepFinished(report));
                 }

@@ -131,11 +131,15 @@ impl Lives {
         }
     }
 
-    /// Takes note that tokens of `request` were generated.
-    pub(crate) fn generated(&mut self, now: Micros, request: RequestId) {
-        if let Some(life) = self.live.get_mut(&request) {
-            life.first_token.get_or_insert(now);
+    /// Takes note that tokens of `request` were generated. Returns the time since its arrival if they are
+    /// its first.
+    pub(crate) fn generated(&mut self, now: Micros, request: RequestId) -> Option<Micros> {
+        let life = self.live.get_mut(&request)?;
+        if life.first_token.is_some() {
+            return None;
         }
+        life.first_token = Some(now);
+        Some(now.since(life.arrived))
     }
 
     /// The life of a live request.

@@ -60,6 +60,8 @@ pub(super) struct RequestRow {
 pub(super) struct DecisionStep {
     #[serde(flatten)]
     pub(super) event: StepEvent,
+    /// The step in words.
+    pub(super) told: String,
     pub(super) at_micros: u64,
     pub(super) round: String,
     /// The rounds in a row that had this step, if more than one.
@@ -208,6 +210,8 @@ pub(super) struct OutcomeShape {
     pub(super) why: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) output_tokens: Option<u32>,
+    /// The end in words.
+    pub(super) told: String,
 }
 
 /// The words of the policy that routes now.

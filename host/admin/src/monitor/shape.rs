@@ -2,13 +2,16 @@
 //! which each request waits.
 
 use pointsman_core::{Micros, Obstacle, WaitReason};
-use pointsman_driver::activity::{MinuteSample, SessionHits, Totals, WaitSummary};
+use pointsman_driver::activity::{
+    MinuteSample, RECENT_MINUTES, RecentTimes, SessionHits, TimeSummary, Totals,
+};
 use pointsman_driver::operator::{
     ExecutorRow, ModelRow, MonitorReport, WaitingRow, WatchedExecutor, WatchedModel,
 };
-use pointsman_executor::delivery::BUILT_IN;
 use schemars::JsonSchema;
 use serde::Serialize;
+
+use crate::words::author;
 
 /// The activity of the host, and what waits.
 #[derive(Serialize, JsonSchema)]
@@ -16,7 +19,8 @@ pub(super) struct ActivityData {
     totals: TotalsData,
     sessions: SessionsData,
     /// Waits for a place that ended in the last hour; null: none did.
-    queue_wait: Option<WaitsData>,
+    queue_wait: Option<TimesData>,
+    recent: RecentData,
     /// The first 100 requests of the queue, then of those outside it, each in order of arrival.
     queue: Vec<WaitingData>,
     /// The activity of the executors, in the order of `executors`.
@@ -62,14 +66,27 @@ struct HitsData {
     session_hit_permille: Option<u64>,
 }
 
-/// Waiting times. The percentiles are by nearest rank: of all waits, or of an even sample of at least 128
-/// a minute.
+/// Times. The percentiles are by nearest rank: of all times, or of an even sample of at least 128 a minute.
 #[derive(Serialize, JsonSchema)]
-struct WaitsData {
+struct TimesData {
     count: u64,
-    p10_micros: u64,
     mean_micros: u64,
+    p10_micros: u64,
+    p50_micros: u64,
     p90_micros: u64,
+    p95_micros: u64,
+}
+
+/// Times of the newest minutes.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct RecentData {
+    /// The number of the minutes, of which the last has only begun.
+    minutes: u64,
+    /// Waits for a place that ended; null: none did.
+    queue_wait: Option<TimesData>,
+    /// Times from arrivals to first tokens; null: none came.
+    first_token: Option<TimesData>,
 }
 
 /// A request that waits.
@@ -168,7 +185,10 @@ struct MinuteData {
     output_tokens: u64,
     queued_max: u64,
     running_max: u64,
-    queue_wait: Option<WaitsData>,
+    /// Waits for a place that ended; null: none did.
+    queue_wait: Option<TimesData>,
+    /// Times from arrivals to first tokens; null: none came.
+    first_token: Option<TimesData>,
 }
 
 // === impl ActivityData ===
@@ -185,7 +205,8 @@ impl ActivityData {
                 tracked: report.sessions,
                 hits: activity.totals.sessions.into(),
             },
-            queue_wait: activity.waits.map(WaitsData::from),
+            queue_wait: activity.waits.map(TimesData::from),
+            recent: RecentData::from(activity.recent),
             queue: report
                 .waiting
                 .iter()
@@ -229,13 +250,25 @@ impl From<SessionHits> for HitsData {
     }
 }
 
-impl From<WaitSummary> for WaitsData {
-    fn from(waits: WaitSummary) -> Self {
+impl From<TimeSummary> for TimesData {
+    fn from(times: TimeSummary) -> Self {
         Self {
-            count: waits.count,
-            p10_micros: waits.p10_micros,
-            mean_micros: waits.mean_micros,
-            p90_micros: waits.p90_micros,
+            count: times.count,
+            mean_micros: times.mean_micros,
+            p10_micros: times.p10_micros,
+            p50_micros: times.p50_micros,
+            p90_micros: times.p90_micros,
+            p95_micros: times.p95_micros,
+        }
+    }
+}
+
+impl From<RecentTimes> for RecentData {
+    fn from(recent: RecentTimes) -> Self {
+        Self {
+            minutes: RECENT_MINUTES,
+            queue_wait: recent.waits.map(TimesData::from),
+            first_token: recent.first_tokens.map(TimesData::from),
         }
     }
 }
@@ -252,7 +285,8 @@ impl From<&MinuteSample> for MinuteData {
             output_tokens: numbers.output_tokens,
             queued_max: numbers.queued_max,
             running_max: numbers.running_max,
-            queue_wait: minute.waits.map(WaitsData::from),
+            queue_wait: minute.waits.map(TimesData::from),
+            first_token: minute.first_tokens.map(TimesData::from),
         }
     }
 }
@@ -310,11 +344,7 @@ impl WhyData {
     fn new(row: &WaitingRow) -> Self {
         let by = row.delayed_by.as_ref();
         let policy = by.map(|by| by.policy.clone());
-        let said = by.map(|by| match (by.policy.as_str(), by.reason.as_str()) {
-            (BUILT_IN, _) => "the built-in rule".to_owned(),
-            (policy, "") => policy.to_owned(),
-            (policy, reason) => format!("{policy}: {reason}"),
-        });
+        let said = by.map(|by| author(&by.policy, &by.reason));
         let mut until_micros = None;
         let mut obstacles = Vec::new();
         let (kind, text) = match &row.reason {

@@ -15,16 +15,16 @@ use pointsman_lifecycle::report::{
 };
 use pointsman_lifecycle::state::BoundTo;
 use pointsman_policy::{
-    Agreement, Cause, DecisionText, Disagreement, PolicyStatus, ProbationProgress, Quarantined,
-    Restored, SettingSchema, ShadowReport, ShadowState, Spread,
+    Agreement, Cause, DecisionText, Disagreement, Fault, PolicyStatus, ProbationProgress,
+    Quarantined, Restored, SettingSchema, ShadowReport, ShadowState, Spread,
 };
 
 use super::in_time;
 use shape::{
-    CanarySeen, Compared, ComparedReason, DescribedSetting, Example, HookConflict, HookHolder,
-    LeftOutFile, ListedPolicy, ListedRefusal, ListedTransaction, PolicyCounters, PolicyFile,
-    PolicyFolder, ProbationShape, Quantiles, QuarantinedVersion, RestoredState, ShadowListing,
-    StateFolder, Verdict,
+    CanarySeen, Compared, ComparedReason, DescribedSetting, Example, FaultShape, HookConflict,
+    HookHolder, LeftOutFile, ListedPolicy, ListedRefusal, ListedTransaction, PolicyCounters,
+    PolicyFile, PolicyFolder, ProbationShape, Quantiles, QuarantinedVersion, RestoredState,
+    ShadowListing, StateFolder, Verdict,
 };
 
 pub use shape::PolicyListing;
@@ -191,6 +191,7 @@ impl From<&PolicyStatus> for PolicyCounters {
             faults: faults
                 .map(|(kind, count)| (kind.as_str().to_owned(), *count))
                 .collect(),
+            fault_last: stats.fault_last.as_ref().map(FaultShape::from),
             fuel_last: status.counters.fuel,
             fuel_max: status.counters.fuel_max,
             fuel: quantiles(&stats.fuel),
@@ -203,6 +204,20 @@ impl From<&PolicyStatus> for PolicyCounters {
             probation: status.probation.map(ProbationShape::from),
             observes: status.counters.observes,
             snapshots: status.counters.snapshots_kept,
+        }
+    }
+}
+
+impl From<&Fault> for FaultShape {
+    fn from(fault: &Fault) -> Self {
+        let detail = fault.detail();
+        let (line, functions) = detail.split_once('\n').unwrap_or((&detail, ""));
+        let parts = [functions, fault.trace()];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        let trace = parts.collect::<Vec<_>>().join("\n");
+        Self {
+            line: line.to_owned(),
+            trace: Some(trace).filter(|trace| !trace.is_empty()),
         }
     }
 }
@@ -413,7 +428,7 @@ fn shadow_of(report: &ShadowReport, status: &[PolicyStatus]) -> ShadowListing {
         fuel: quantiles(&report.fuel),
         latency_nanos: quantiles(&report.latency),
         faults: report.faults.values().sum(),
-        fault_last: report.fault_last.as_ref().map(ToString::to_string),
+        fault_last: report.fault_last.as_ref().map(FaultShape::from),
     }
 }
 

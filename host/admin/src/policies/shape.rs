@@ -117,6 +117,8 @@ pub(super) struct PolicyCounters {
     pub(super) refusal_last: Option<String>,
     /// Faults by kind.
     pub(super) faults: BTreeMap<String, u64>,
+    /// The last fault that has words; null: there was none.
+    pub(super) fault_last: Option<FaultShape>,
     pub(super) fuel_last: u64,
     pub(super) fuel_max: u64,
     /// Fuel by hook.
@@ -167,6 +169,17 @@ pub(super) struct Quantiles {
     pub(super) p90: Option<u64>,
     pub(super) p99: Option<u64>,
     pub(super) max: u64,
+}
+
+/// A fault of a policy.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PolicyFault")]
+pub(super) struct FaultShape {
+    /// The policy, and what happened.
+    pub(super) line: String,
+    /// The policy's functions in which it happened, then every frame of the backtrace, a line each; null:
+    /// none is known.
+    pub(super) trace: Option<String>,
 }
 
 /// A version of a policy that was refused.
@@ -288,7 +301,7 @@ pub(super) struct ShadowListing {
     pub(super) fuel: BTreeMap<&'static str, Quantiles>,
     pub(super) latency_nanos: BTreeMap<&'static str, Quantiles>,
     pub(super) faults: u64,
-    pub(super) fault_last: Option<String>,
+    pub(super) fault_last: Option<FaultShape>,
 }
 
 /// Decisions that were compared.

@@ -45,9 +45,14 @@ impl<T: Default> Minutes<T> {
 
     /// The buckets of the hour before `now` with their minutes, the oldest first.
     pub(super) fn hour(&self, now: Micros) -> impl Iterator<Item = (u64, &T)> {
+        self.newest(now, MINUTES)
+    }
+
+    /// The buckets of so many minutes up to the one of `now`, with their minutes, the oldest first.
+    pub(super) fn newest(&self, now: Micros, minutes: u64) -> impl Iterator<Item = (u64, &T)> {
         let minute = number(now);
         let buckets = self.buckets.iter();
-        let newer = buckets.filter(move |(at, _)| at + MINUTES > minute);
+        let newer = buckets.filter(move |(at, _)| at + minutes > minute);
         newer.map(|(at, bucket)| (*at, bucket))
     }
 }
@@ -80,6 +85,8 @@ mod tests {
         assert_eq!(minutes.buckets.len(), 60);
         let hour: Vec<_> = minutes.hour(at(99)).collect();
         assert_eq!((hour.len(), hour[0], hour[59]), (60, (40, &2), (99, &2)));
+        let newest: Vec<_> = minutes.newest(at(99), 15).collect();
+        assert_eq!((newest.len(), newest[0]), (15, (85, &2)));
         assert_eq!(minutes.hour(at(158)).count(), 1, "silence is forgotten too");
         assert_eq!(minutes.hour(at(159)).count(), 0);
         *minutes.at(at(500)) += 1;

@@ -3,13 +3,13 @@
 //!
 //! # Bounds
 //! The last hour is kept in a bucket for each minute, for the whole host and for each attached executor;
-//! a minute keeps at most 256 waiting times. There is an entry for each executor that is attached and
+//! a minute keeps at most 256 waits and as many times to the first token. There is an entry for each executor that is attached and
 //! each model that a request has asked for.
 
 mod minutes;
 #[cfg(test)]
 mod tests;
-mod waits;
+mod times;
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ use pointsman_core::{ExecutorId, Fact, Micros, ModelId, Outcome, Stamped, Stay};
 
 use crate::lives::Life;
 use minutes::Minutes;
-pub use waits::WaitSummary;
-use waits::Waits;
+pub use times::TimeSummary;
+use times::Times;
 
 /// The host's activity.
 #[derive(Debug, Default)]
@@ -35,7 +35,8 @@ pub(crate) struct Activity {
 #[derive(Clone, Debug, Default)]
 struct Minute {
     numbers: MinuteNumbers,
-    waits: Waits,
+    waits: Times,
+    first_tokens: Times,
 }
 
 /// The activity on an attached executor.
@@ -109,15 +110,30 @@ pub struct MinuteSample {
     pub from: Micros,
     pub numbers: MinuteNumbers,
     /// The waits for a place that ended in it; absent: none did.
-    pub waits: Option<WaitSummary>,
+    pub waits: Option<TimeSummary>,
+    /// The times from arrivals to the first tokens that came in it; absent: none came.
+    pub first_tokens: Option<TimeSummary>,
 }
+
+/// Times of the last [`RECENT_MINUTES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecentTimes {
+    /// The waits for a place that ended; absent: none did.
+    pub waits: Option<TimeSummary>,
+    /// The times from arrivals to first tokens; absent: none came.
+    pub first_tokens: Option<TimeSummary>,
+}
+
+/// Minutes of which [`RecentTimes`] tell: the one that has begun, and those before it.
+pub const RECENT_MINUTES: u64 = 15;
 
 /// The activity of the whole host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActivityReport {
     pub totals: Totals,
     /// The waits for a place that ended in the last hour; absent: none did.
-    pub waits: Option<WaitSummary>,
+    pub waits: Option<TimeSummary>,
+    pub recent: RecentTimes,
     /// The minutes of the last hour in which something happened, the oldest first.
     pub minutes: Vec<MinuteSample>,
 }
@@ -189,6 +205,11 @@ impl Activity {
         let numbers = &mut self.hour.at(now).numbers;
         numbers.queued_max = numbers.queued_max.max(queued);
         numbers.running_max = numbers.running_max.max(running);
+    }
+
+    /// Notes the first token of a request, so long after its arrival.
+    pub(crate) fn first_token(&mut self, now: Micros, after: Micros) {
+        self.hour.at(now).first_tokens.add(after.0);
     }
 
     fn placed(&mut self, now: Micros, life: Life, executor: ExecutorId) {
@@ -268,11 +289,20 @@ impl Activity {
         let samples = self.hour.hour(now).map(|(minute, of)| MinuteSample {
             from: minutes::beginning(minute),
             numbers: of.numbers,
-            waits: Waits::summary([&of.waits].into_iter()),
+            waits: Times::summary([&of.waits].into_iter()),
+            first_tokens: Times::summary([&of.first_tokens].into_iter()),
         });
+        let recent = || {
+            let newest = self.hour.newest(now, RECENT_MINUTES);
+            newest.map(|(_, minute)| minute)
+        };
         ActivityReport {
             totals: self.totals,
-            waits: Waits::summary(self.hour.hour(now).map(|(_, minute)| &minute.waits)),
+            waits: Times::summary(self.hour.hour(now).map(|(_, minute)| &minute.waits)),
+            recent: RecentTimes {
+                waits: Times::summary(recent().map(|minute| &minute.waits)),
+                first_tokens: Times::summary(recent().map(|minute| &minute.first_tokens)),
+            },
             minutes: samples.collect(),
         }
     }

@@ -192,6 +192,7 @@ fn totals_models_waits_and_minutes_follow_the_facts() {
         waits.p90_micros,
     );
     assert_eq!(waited, (3, 10, 20, 30));
+    assert_eq!(report.recent.waits, report.waits);
     let minutes = report.minutes.iter();
     let minutes = minutes.map(|it| (it.from.0, it.numbers.finished, it.numbers.queued_max));
     assert_eq!(minutes.collect::<Vec<_>>(), [(0, 1, 0), (MINUTE, 1, 4)]);
@@ -202,6 +203,37 @@ fn totals_models_waits_and_minutes_follow_the_facts() {
     };
     assert_eq!(host.activity.model(MODEL), of_model);
     assert_eq!(host.activity.model(ModelId(9)), ModelActivity::default());
+}
+
+#[test]
+fn waits_and_first_tokens_of_the_last_quarter_of_an_hour_are_told_by_themselves() {
+    let mut host = Host::new();
+    let [long, short] = [
+        [0, 1000, 2000],
+        [20 * MINUTE, 20 * MINUTE + 10, 20 * MINUTE + 90],
+    ];
+    for at in [long, short] {
+        let served = served(A, at);
+        let request = host.begin(&served);
+        let first = Micros(at[1] + 30);
+        let after = host.lives.generated(first, request).unwrap();
+        host.activity.first_token(first, after);
+        // Later tokens are none.
+        assert_eq!(host.lives.generated(first.after(Micros(5)), request), None);
+        host.end_stay(request, &served);
+    }
+    let median =
+        |times: Option<TimeSummary>| times.map(|it| (it.count, it.p50_micros, it.p95_micros));
+    let report = host.activity.report(Micros(21 * MINUTE));
+    assert_eq!(median(report.waits), Some((2, 10, 1000)));
+    assert_eq!(median(report.recent.waits), Some((1, 10, 10)));
+    assert_eq!(median(report.recent.first_tokens), Some((1, 40, 40)));
+    let minutes = report.minutes.iter();
+    let minutes = minutes.map(|minute| median(minute.first_tokens));
+    let expected = [Some((1, 1030, 1030)), Some((1, 40, 40))];
+    assert_eq!(minutes.collect::<Vec<_>>(), expected);
+    let report = host.activity.report(Micros(35 * MINUTE));
+    assert_eq!(report.recent, RecentTimes::default());
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl Member {
                         ..self.runner.dump((self.number, now), asked, &fault)
                     }
                 });
-                self.count_fault(fault.kind);
+                self.note_fault(&fault);
                 Err(PolicyFault {
                     policy: self.number,
                     kind: fault.kind,
@@ -168,6 +168,12 @@ impl Member {
         }
     }
 
+    /// Counts a fault, and keeps it for operators.
+    fn note_fault(&mut self, fault: &Fault) {
+        self.count_fault(fault.kind);
+        self.stats.fault_last = Some(fault.clone());
+    }
+
     fn count_fault(&mut self, kind: FaultKind) {
         *self.stats.faults.entry(kind).or_default() += 1;
         if let Some(trial) = &mut self.trial {
@@ -201,7 +207,7 @@ impl Member {
             return Ok(());
         }
         if let Err(fault) = self.runner.catch_up(rows, now) {
-            self.count_fault(fault.kind);
+            self.note_fault(&fault);
             self.pass_on(shared, now);
             return Err(fault);
         }
@@ -236,7 +242,7 @@ impl Member {
                 shared
                     .dumps
                     .keep(|| self.runner.dump(who, DumpedCall::Snapshot, &fault));
-                self.count_fault(fault.kind);
+                self.note_fault(&fault);
                 self.pass_on(shared, now);
                 (fault.to_string(), Some(fault.to_string()))
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use pointsman_core::{FaultKind, HookMap, HookSet, Micros, Refusal};
 
 use crate::component::Digest;
+use crate::fault::Fault;
 use crate::host::canary::CanaryCounts;
 use crate::host::probation::ProbationProgress;
 use crate::host::quarantine::Cause;
@@ -53,6 +54,8 @@ pub struct PolicyStats {
     pub answers: HookMap<u64>,
     /// Faults by kind.
     pub faults: BTreeMap<FaultKind, u64>,
+    /// The last fault; absent: it has not faulted, or was only struck.
+    pub fault_last: Option<Fault>,
     /// Actions that the interlock refused, by hook.
     pub refusals: HookMap<u64>,
     /// Requests that its hooks were asked about while it was a canary.

@@ -225,7 +225,13 @@ fn the_displaced_policy_answers_where_the_one_in_force_faults() {
         panic!("{answer:?}")
     };
     assert_eq!((fault.policy, fault.kind), (1, FaultKind::Trap));
-    assert_eq!(stats(&host, 1).faults.get(&FaultKind::Trap), Some(&1));
+    let stats = stats(&host, 1);
+    assert_eq!(stats.faults.get(&FaultKind::Trap), Some(&1));
+    let last = stats.fault_last.unwrap();
+    assert_eq!(
+        (last.kind, last.detail()),
+        (fault.kind, fault.detail.clone())
+    );
 }
 
 #[test]

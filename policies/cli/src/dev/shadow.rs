@@ -272,8 +272,7 @@ fn agreement(told: &Value, put: &Put) -> String {
     }
     let faults = shadow["faults"].as_u64().unwrap_or(0);
     if faults > 0 {
-        let last = shadow["fault_last"].as_str().unwrap_or("");
-        let last = last.lines().next().unwrap_or("");
+        let last = shadow["fault_last"]["line"].as_str().unwrap_or("");
         text.push_str(&format!(
             "{}: {faults} faults, the last: {last}\n",
             put.name

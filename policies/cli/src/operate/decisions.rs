@@ -6,7 +6,7 @@ use anyhow::Result;
 use pointsman_notation::Time;
 use serde_json::Value;
 
-use super::{list as items, number, shown, text_of, words};
+use super::{list as items, number, shown, text_of};
 use crate::Done;
 use crate::order::escaped;
 use crate::server::ServerArgs;
@@ -63,7 +63,7 @@ fn all(told: &Value) -> String {
             text_of(&last["executor"]),
             text_of(&last["by"]),
             text_of(&last["reason"]),
-            &outcome(&request["outcome"]),
+            outcome(&request["outcome"]),
         ]);
     }
     let text = columns.unless_empty();
@@ -73,15 +73,8 @@ fn all(told: &Value) -> String {
     text
 }
 
-fn outcome(ending: &Value) -> String {
-    let Some(how) = ending["how"].as_str() else {
-        return "in hand".to_owned();
-    };
-    match (ending["why"].as_str(), ending["output_tokens"].as_u64()) {
-        (Some(why), _) => format!("{how}: {why}"),
-        (None, Some(tokens)) => format!("{how}, {} tokens", grouped(tokens)),
-        (None, None) => how.to_owned(),
-    }
+fn outcome(ending: &Value) -> &str {
+    ending["told"].as_str().unwrap_or("in hand")
 }
 
 fn one(told: &Value) -> String {
@@ -99,7 +92,7 @@ fn one(told: &Value) -> String {
         let at = format!("+{:.1}", Time(Duration::from_micros(at)));
         text.push_str(&format!(
             "  {at:>9}  round {round:<6} {}{times}\n",
-            said(step)
+            text_of(&step["told"])
         ));
     }
     let forgotten = number(&told["steps_forgotten"]);
@@ -136,59 +129,6 @@ fn head(told: &Value) -> String {
         ));
     }
     text
-}
-
-/// A step in words.
-fn said(step: &Value) -> String {
-    let by = match step["reason"].as_str().filter(|reason| !reason.is_empty()) {
-        Some(reason) => format!("by {}: {reason}", text_of(&step["by"])),
-        None => format!("by {}", text_of(&step["by"])),
-    };
-    let executor = text_of(&step["executor"]);
-    match step["what"].as_str().unwrap_or("") {
-        "asked" => asked(step),
-        "admitted" => format!("admitted {by}"),
-        "parked" => format!("parked outside the queue {by}"),
-        "unparked" => "came into the queue".to_owned(),
-        "turned-away" => format!("turned away {by}"),
-        "held" => format!("left waiting {by}"),
-        "placed" => format!("placed on {executor} ({}) {by}", text_of(&step["into"])),
-        "started" => format!("started on {executor}"),
-        "evicted" => format!(
-            "evicted from {executor} for request {} {by}",
-            step["for_request"]
-        ),
-        "waits again" => format!("waits again: {}", text_of(&step["why"])),
-        "ended" => outcome(&step["outcome"]),
-        "refused by the interlock" => format!(
-            "the interlock refused the {} answer of {}: {}",
-            text_of(&step["hook"]),
-            text_of(&step["by"]),
-            text_of(&step["why"])
-        ),
-        other => format!("{other} ({})", text_of(&step["hook"])),
-    }
-}
-
-/// A question with its answer, in words.
-fn asked(step: &Value) -> String {
-    let faults = items(&step["faults"]).count();
-    let faults = match faults {
-        0 => String::new(),
-        faults => format!(", after {faults} that failed"),
-    };
-    let hook = text_of(&step["hook"]);
-    let terms = step["answer"].as_object().into_iter().flatten();
-    let mut answers = terms.map(|(kind, terms)| match kind.as_str() {
-        "place" => format!("place on {}", words(&terms["executors"])),
-        "displace" => format!("displace request {}", terms["request"]),
-        "evict" => format!("evict {}", terms["victims"]),
-        kind => kind.to_owned(),
-    });
-    let answer = answers.next();
-    let answer = answer.or_else(|| step["answer"].as_str().map(str::to_owned));
-    let answer = answer.unwrap_or_else(|| "no answer that could be used".to_owned());
-    format!("{hook}: {} says {answer}{faults}", text_of(&step["by"]))
 }
 
 fn explanation(told: &Value) -> String {

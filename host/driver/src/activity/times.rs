@@ -1,31 +1,32 @@
-//! Waiting times, of which quantiles are wanted.
+//! Times of which quantiles are wanted: waits for a place, and times to the first token.
 
-/// The most waits of a minute that are kept.
+/// The most times of a minute that are kept.
 const KEPT_MAX: usize = 256;
 
-/// The waits of a minute: all of them while they are few, then every second one, every fourth, and so on.
+/// The times of a minute: all of them while they are few, then every second one, every fourth, and so on.
 #[derive(Clone, Debug)]
-pub(super) struct Waits {
+pub(super) struct Times {
     count: u64,
     sum: u64,
-    /// The newest of so many waits is kept.
+    /// The newest of so many times is kept.
     stride: u64,
     kept: Vec<u64>,
 }
 
-/// A summary of waits, in µs.
+/// A summary of times, in µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitSummary {
-    /// The number of waits.
+pub struct TimeSummary {
+    /// The number of times.
     pub count: u64,
     pub mean_micros: u64,
-    /// The tenth percentile, by nearest rank.
+    /// The tenth percentile, by nearest rank, as the following are.
     pub p10_micros: u64,
-    /// The ninetieth percentile, by nearest rank.
+    pub p50_micros: u64,
     pub p90_micros: u64,
+    pub p95_micros: u64,
 }
 
-impl Default for Waits {
+impl Default for Times {
     fn default() -> Self {
         Self {
             count: 0,
@@ -36,7 +37,7 @@ impl Default for Waits {
     }
 }
 
-impl Waits {
+impl Times {
     pub(super) fn add(&mut self, micros: u64) {
         self.count += 1;
         self.sum = self.sum.saturating_add(micros);
@@ -54,21 +55,23 @@ impl Waits {
         }
     }
 
-    /// The summary of several minutes; absent: nothing waited. Mean and count are exact; the percentiles
-    /// are where every wait was kept, and otherwise those of an even sample.
-    pub(super) fn summary<'a>(minutes: impl Iterator<Item = &'a Waits>) -> Option<WaitSummary> {
+    /// The summary of several minutes; absent: there was no time. Mean and count are exact; the
+    /// percentiles are where every time was kept, and otherwise those of an even sample.
+    pub(super) fn summary<'a>(minutes: impl Iterator<Item = &'a Times>) -> Option<TimeSummary> {
         let (mut count, mut sum, mut weighed) = (0, 0_u64, Vec::new());
         for minute in minutes {
             count += minute.count;
             sum = sum.saturating_add(minute.sum);
-            weighed.extend(minute.kept.iter().map(|wait| (*wait, minute.stride)));
+            weighed.extend(minute.kept.iter().map(|time| (*time, minute.stride)));
         }
         weighed.sort_unstable();
-        Some(WaitSummary {
+        Some(TimeSummary {
             count,
             mean_micros: sum.checked_div(count)?,
             p10_micros: nearest_rank(&weighed, 10)?,
+            p50_micros: nearest_rank(&weighed, 50)?,
             p90_micros: nearest_rank(&weighed, 90)?,
+            p95_micros: nearest_rank(&weighed, 95)?,
         })
     }
 }
@@ -92,30 +95,32 @@ mod tests {
 
     #[test]
     fn percentiles_are_by_nearest_rank_over_several_minutes() {
-        let mut minutes = [Waits::default(), Waits::default()];
+        let mut minutes = [Times::default(), Times::default()];
         for wait in 1..=10 {
             minutes[wait % 2].add(10 * wait as u64);
         }
-        let summary = Waits::summary(minutes.iter()).unwrap();
-        let expected = WaitSummary {
+        let summary = Times::summary(minutes.iter()).unwrap();
+        let expected = TimeSummary {
             count: 10,
             mean_micros: 55,
             p10_micros: 10,
+            p50_micros: 50,
             p90_micros: 90,
+            p95_micros: 100,
         };
         assert_eq!(summary, expected);
-        assert_eq!(Waits::summary([Waits::default()].iter()), None);
+        assert_eq!(Times::summary([Times::default()].iter()), None);
     }
 
     #[test]
-    fn many_waits_take_little_room_and_each_minute_counts_by_its_number() {
-        let (mut busy, mut calm) = (Waits::default(), Waits::default());
+    fn many_times_take_little_room_and_each_minute_counts_by_its_number() {
+        let (mut busy, mut calm) = (Times::default(), Times::default());
         for wait in 0..100_000 {
             busy.add(wait);
         }
         (0..100).for_each(|_| calm.add(1_000_000));
         assert!(busy.kept.len() <= KEPT_MAX);
-        let summary = Waits::summary([&busy, &calm].into_iter()).unwrap();
+        let summary = Times::summary([&busy, &calm].into_iter()).unwrap();
         assert_eq!(summary.count, 100_100);
         assert!(summary.p10_micros.abs_diff(10_000) < 1_000, "{summary:?}");
         assert!(summary.p90_micros.abs_diff(90_000) < 1_000, "{summary:?}");
