@@ -283,6 +283,8 @@ fn agreement(told: &Value, put: &Put) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -296,5 +298,20 @@ mod tests {
         assert_eq!(told["mode"].as_str(), Some("shadow"));
         assert_eq!(told["settings"]["strict"].as_bool(), Some(true));
         assert!(!told.contains_key("sha256"), "{told}");
+    }
+
+    #[test]
+    fn the_last_fault_is_told_in_its_line() {
+        let put = Put {
+            name: "mine".to_owned(),
+            number: Some(4),
+            version: Default::default(),
+        };
+        let fault = json!({"line": "mine trapped at routing", "trace": "  in route"});
+        let told = json!({"hooks": {}, "shadows": [
+            {"number": 4, "hooks": {}, "faults": 2, "fault_last": fault},
+        ]});
+        let expected = "mine: 2 faults, the last: mine trapped at routing\n";
+        assert_eq!(agreement(&told, &put), expected);
     }
 }
