@@ -1,9 +1,9 @@
 //! The answers to clients when there is no room or no time.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use pointsman_core::rows::RequestClass;
 use pointsman_server::config::{ApiKey, Config, Rights, TenantConfig};
-use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
+use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -222,8 +222,86 @@ async fn a_deadline_that_passes_in_the_queue_is_a_503() -> Result<()> {
     let answer = serving.client.post("/v1/chat/completions", &body).await?;
     ensure!(answer.status == 503, "{answer:?}");
     ensure!(answer.json()?["error"]["code"] == "deadline_exceeded");
+    ensure!(answer.header("retry-after") == "5", "{answer:?}");
     drop(stream);
     serving.idle().await?;
+    Ok(())
+}
+
+/// Keeps a line before the one slot of a server until an arrival is refused. Returns that answer.
+async fn refused_behind_a_line(serving: &Serving) -> Result<Answer> {
+    let mut body = chat("Hello");
+    body["ignore_eos"] = json!(true);
+    body["max_tokens"] = json!(200);
+    let mut clients = task::JoinSet::new();
+    for _ in 0..12 {
+        let (client, body) = (serving.client, body.clone());
+        clients.spawn(async move {
+            loop {
+                let answer = client.post("/v1/chat/completions", &body).await?;
+                if answer.status != 200 {
+                    return anyhow::Ok(answer);
+                }
+            }
+        });
+    }
+    let refused = clients.join_next().await.context("there are clients")?;
+    refused?
+}
+
+#[tokio::test]
+async fn a_request_that_would_wait_too_long_is_refused_at_once_by_the_measured_pace() -> Result<()>
+{
+    let serving = Serving::start(|config| {
+        config.executors[0].terms.slots = 1;
+        set(
+            config,
+            "budget",
+            &json!({"wait-max": 1, "late-tolerance": 0}),
+        );
+    })
+    .await?;
+    let answer = refused_behind_a_line(&serving).await?;
+    ensure!(answer.status == 429, "{answer:?}");
+    ensure!(
+        answer.header("x-pointsman-policy") == "budget",
+        "{answer:?}"
+    );
+    ensure!(answer.json()?["error"]["code"] == "no_room", "{answer:?}");
+    // Ten or eleven that take well under a second each.
+    let secs: u32 = answer.header("retry-after").parse()?;
+    ensure!((1..60).contains(&secs), "{answer:?}");
+    serving.idle().await?;
+    Ok(())
+}
+
+/// Has a request with a deadline come to the one slot of a server, in which throughput work runs for much
+/// longer than that. Returns its answer, and whether the work came to its end.
+async fn in_danger(take_slots: &str) -> Result<(Answer, bool)> {
+    let serving = Serving::start(|config| {
+        config.executors[0].terms.slots = 1;
+        let terms = json!({"take-slots": take_slots, "recompute-max": 1000});
+        set(config, "budget", &terms);
+    })
+    .await?;
+    let mut work = long();
+    work["pointsman"] = json!({"class": "throughput"});
+    let mut stream = serving.client.stream(&work).await?;
+    stream.first_text().await?;
+    let mut body = chat("Hello");
+    body["pointsman"] = json!({"deadline_ms": 400});
+    let answer = serving.client.post("/v1/chat/completions", &body).await?;
+    let work = stream.finish().await?;
+    serving.idle().await?;
+    Ok((answer, work.finish_reason.as_deref() == Some("length")))
+}
+
+#[tokio::test]
+async fn a_slot_is_taken_for_a_deadline_in_danger_and_the_work_goes_on_after_it() -> Result<()> {
+    let (answer, ended) = in_danger("deadline").await?;
+    ensure!(answer.status == 200 && ended, "{answer:?}");
+    let (answer, ended) = in_danger("never").await?;
+    ensure!(answer.status == 503 && ended, "{answer:?}");
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 //! host's inside; the maker of an error logs the details that an operator needs.
 //!
 //! # Invariants
-//! 1. A client that is told to come back later is told when: 429 and drain carry `Retry-After`
+//! 1. A client that is told to come back later is told when: 429, drain and a wait that was too long carry `Retry-After`
 //!    (`a_failure_before_the_first_text_has_its_status` in `host/server/tests/http`).
 //! 2. Text of a client is quoted shortened (`tests::quotes_are_short_and_printable`).
 
@@ -204,7 +204,7 @@ enum ErrorKind {
 }
 
 /// Seconds that a client is told to wait where nothing better is known.
-const RETRY_AFTER_DRAIN: u32 = 5;
+const RETRY_AFTER_DEFAULT: u32 = 5;
 
 // === impl ApiError ===
 
@@ -220,7 +220,7 @@ impl ApiError {
     /// The error of a host that takes nothing new, or that ended without a word about the request.
     pub fn draining() -> Self {
         ApiError::Draining {
-            retry_after: RETRY_AFTER_DRAIN,
+            retry_after: RETRY_AFTER_DEFAULT,
         }
     }
 
@@ -433,9 +433,8 @@ fn outcome_retry_after(outcome: Outcome) -> Option<u32> {
             | RefusedWhy::Closed { retry_after }
             | RefusedWhy::Unserved { retry_after },
         ) => Some(retry_after),
-        Outcome::Cancelled => Some(RETRY_AFTER_DRAIN),
+        Outcome::Cancelled | Outcome::Expired(_) => Some(RETRY_AFTER_DEFAULT),
         Outcome::Refused(RefusedWhy::GaveUp | RefusedWhy::NeverFits { .. })
-        | Outcome::Expired(_)
         | Outcome::Failed(_)
         | Outcome::Finished { .. } => None,
     }

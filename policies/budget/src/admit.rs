@@ -1,11 +1,12 @@
-//! Requests that may wait: by the tokens their tenant has used, then by room in order of arrival,
-//! then by the operator's choice of overflow.
+//! Requests that may wait: by the tokens their tenant has used, by how long they would wait, then by room in
+//! order of arrival, then by the operator's choice of overflow.
 //!
 //! # Bounds
-//! At most [`CHECKS_MAX`] executors are looked at for one question, to find out whether others
-//! want the room of a tenant that is over its tokens per minute, and whether all are saturated. Past
-//! that no request is refused for it.
+//! At most [`CHECKS_MAX`] executors, and tenants with waiting requests, are looked at for one question, to find out
+//! whether others want the room of a tenant that is over its tokens per minute, whether all executors are
+//! saturated, and who goes before an arrival. Past that no request is refused for it.
 
+mod late;
 mod others;
 
 use std::cell::OnceCell;
@@ -21,7 +22,7 @@ use crate::queue::{Queue, Queued};
 use crate::reason::Reason;
 use crate::settings::{Overflow, Settings};
 
-/// Executors looked at for one question.
+/// Executors and tenants looked at for one question.
 const CHECKS_MAX: u32 = 50_000;
 
 /// The queue, and the tokens that tenants have used.
@@ -81,6 +82,10 @@ impl<'a> Door<'a> {
         let shed = Choice::Shed(self.settings.retry_after);
         if request.is_some_and(|request| !request.may_wait && self.is_saturated_for(request)) {
             return (shed, Reason::Saturated);
+        }
+        if let Some(secs) = request.and_then(|request| self.late_secs(request)) {
+            let secs = secs.max(self.settings.retry_after);
+            return (Choice::Shed(secs), Reason::Late);
         }
         if self.room > 0 {
             self.room -= 1;

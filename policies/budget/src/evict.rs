@@ -2,7 +2,8 @@
 //!
 //! A shortage of blocks is covered by one other engine of the device, the one whose least urgent
 //! work is the least urgent of all; failing that by the engine that needs them. A slot or a model's
-//! place is given up on the executor that the needy request goes to.
+//! place is given up on the executor that the needy request goes to. A slot becomes free without that before
+//! long, so it is taken only where that pays ([`slots`]).
 //!
 //! # Invariants
 //! 1. No victim is more urgent than the needy, nor as urgent where the needy is waiting
@@ -10,14 +11,16 @@
 //! 2. The blocks and slots of the victims cover the shortage (`tests`).
 //! 3. Victims that are swapped find room in host memory (`tests::swaps_no_more_than_there_is_room_for`).
 
+mod slots;
 mod swap;
 mod victims;
 
-use pointsman_sdk::wire::preemption::{Cause, Eviction, Shortage};
+use pointsman_sdk::wire::preemption::{Cause, Eviction, How, Shortage};
 use pointsman_sdk::wire::types::{Request, Sequence};
 use pointsman_sdk::{Executor, Lack, Mirror, Urgency};
 
 use crate::reason::Reason;
+pub(crate) use slots::SlotTerms;
 use victims::{Asked, Candidates};
 
 /// Names victims, where some cover the shortage.
@@ -31,17 +34,31 @@ pub(crate) fn eviction(
     let targets = Lack::all(mirror, now, shortage);
     let offer = match shortage.cause {
         Cause::Blocks => for_blocks(mirror, &needy, &targets, rules.yield_to_older),
-        Cause::Slots => for_a_slot(mirror, &needy, &targets),
+        Cause::Slots => for_a_slot(mirror, rules.slots.asked(&needy, now)?, &targets),
         Cause::Models => for_a_model(mirror, &needy, &targets),
     }?;
     let executor = offer.target.executor;
     let device = mirror.device(executor.info.device);
     let room = device.map_or(0, |device| device.host_blocks_free);
-    Some(Eviction {
+    let victims = swap::ways(mirror, &offer.victims, room, rules.swap_from);
+    let eviction = Eviction {
         executor: executor.id(),
-        victims: swap::ways(mirror, &offer.victims, room, rules.swap_from),
+        victims,
         reason: offer.reason.index(),
-    })
+    };
+    let pays =
+        shortage.cause != Cause::Slots || recomputed(mirror, &eviction) <= rules.slots.tokens_left;
+    pays.then_some(eviction)
+}
+
+/// Tokens that the victims of an eviction compute again, but for what is cached by then.
+pub(crate) fn recomputed(mirror: &Mirror, eviction: &Eviction) -> u64 {
+    let victims = eviction.victims.iter();
+    let recomputed = victims.filter(|victim| victim.how == How::Recompute);
+    let sequences = recomputed.filter_map(|victim| mirror.sequence(victim.request));
+    sequences
+        .map(|row| u64::from(row.prompt_tokens) + u64::from(row.tokens_generated))
+        .sum()
 }
 
 /// The operator's rules for who gives way and how.
@@ -50,6 +67,7 @@ pub(crate) struct Rules {
     pub(crate) yield_to_older: YieldToOlder,
     /// Tokens that a victim must hold for itself to be swapped.
     pub(crate) swap_from: u32,
+    pub(crate) slots: SlotTerms,
 }
 
 /// Permission for a running sequence to take from later ones as urgent.
@@ -112,11 +130,10 @@ fn for_blocks<'a>(
 /// Sequences of the target give their slots, as many as it lacks, and blocks with them.
 fn for_a_slot<'a>(
     mirror: &'a Mirror,
-    needy: &Needy<'a>,
+    asked: Asked<'a>,
     targets: &'a [Lack<'a>],
 ) -> Option<Offer<'a>> {
     best(targets.iter().filter_map(|target| {
-        let asked = Asked::LessUrgent(needy.urgency());
         let candidates = Candidates::on(mirror, target.executor.id(), asked);
         Some(Offer {
             urgency: candidates.least_urgent()?,

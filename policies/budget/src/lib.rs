@@ -14,6 +14,7 @@
 mod admit;
 mod allot;
 mod evict;
+mod pace;
 mod queue;
 mod reason;
 mod settings;
@@ -22,17 +23,17 @@ mod shares;
 use pointsman_sdk::tenants::Tenants;
 use pointsman_sdk::wire::admission::Verdict;
 use pointsman_sdk::wire::budget::{Allotments, Arrangement, DeviceTokens};
-use pointsman_sdk::wire::preemption::{Eviction, Shortage};
+use pointsman_sdk::wire::preemption::{Cause, Eviction, Shortage};
 use pointsman_sdk::wire::types::{AskedRequest, Change};
 use pointsman_sdk::{
-    Admission, Description, Feed, Mirror, Moment, Policy, Preemption, Setting, export,
+    Admission, Description, Feed, LastMinute, Mirror, Moment, Policy, Preemption, Setting, export,
 };
 
 use admit::{Books, Door};
-use evict::{Rules, YieldToOlder};
+use evict::{Rules, SlotTerms, YieldToOlder};
 use queue::Queue;
 use reason::Reason;
-pub use settings::{Overflow, Settings};
+pub use settings::{Overflow, Settings, TakeSlots};
 
 /// A policy that shares out room that is short.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Budget {
     queue: Queue,
     /// Use of the tenants, which outlives the mirror: its rows do not have all of it.
     tenants: Tenants,
+    /// Tokens that victims of slots have to compute again.
+    recomputed: LastMinute,
 }
 
 impl Policy for Budget {
@@ -67,6 +70,7 @@ impl Policy for Budget {
             settings,
             queue: Queue::default(),
             tenants: Tenants::default(),
+            recomputed: LastMinute::default(),
         })
     }
 
@@ -146,19 +150,41 @@ impl pointsman_sdk::Budget for Budget {
 }
 
 impl Preemption for Budget {
-    const NEEDS: Feed = Feed::FIT.union(Feed::SEQUENCES);
+    const NEEDS: Feed = Feed::FIT.union(Feed::SEQUENCES).union(Feed::TENANTS);
 
     fn evict(&mut self, mirror: &Mirror, at: Moment, shortage: &Shortage) -> Option<Eviction> {
-        let yield_to_older = if self.settings.yield_to_older {
-            YieldToOlder::LastResort
-        } else {
-            YieldToOlder::Never
-        };
-        let rules = Rules {
+        let eviction = evict::eviction(mirror, at.now, shortage, self.rules(at.now))?;
+        if shortage.cause == Cause::Slots {
+            let tokens = evict::recomputed(mirror, &eviction);
+            self.recomputed.add(at.now, tokens);
+        }
+        Some(eviction)
+    }
+}
+
+impl Budget {
+    fn rules(&self, now: u64) -> Rules {
+        let Settings {
             yield_to_older,
-            swap_from: self.settings.swap_from,
-        };
-        evict::eviction(mirror, at.now, shortage, rules)
+            swap_from,
+            take_slots,
+            recompute_max,
+            ..
+        } = self.settings;
+        let served = self.tenants.served_within_minute(now);
+        let may_recompute = served.saturating_mul(recompute_max.into()) / 1000;
+        Rules {
+            yield_to_older: if yield_to_older {
+                YieldToOlder::LastResort
+            } else {
+                YieldToOlder::Never
+            },
+            swap_from,
+            slots: SlotTerms {
+                takes: take_slots,
+                tokens_left: may_recompute.saturating_sub(self.recomputed.at(now)),
+            },
+        }
     }
 }
 

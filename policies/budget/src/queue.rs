@@ -1,22 +1,42 @@
-//! The queued requests by tenant, in the order they would be displaced.
+//! The queued requests by tenant, in the order they would be displaced; and who waits for which model,
+//! parked requests included.
 //!
 //! They are kept in order from change to change: there is no time to sort a queue when it is full.
 //!
 //! # Invariants
 //! 1. It holds the requests of the mirror whose stage is queued
 //!    (`tests::the_queue_follows_the_mirror`).
+//! 2. The lines hold those and the parked ones (`tests::the_lines_follow_the_mirror`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_sdk::wire::types::{Change, Request, Stage};
 use pointsman_sdk::{Mirror, Urgency};
 
-/// The queued requests, by tenant.
+use crate::pace::Pace;
+
+/// The queued requests, by tenant, and the lines for the models.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     lanes: BTreeMap<u32, Lane>,
     length: usize,
+    lines: BTreeMap<Model, Line>,
 }
+
+/// The model of a request, if it names one.
+type Model = Option<u32>;
+
+/// The requests that wait for one model; never empty.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) pace: Pace,
+    waiting: Ranks,
+    by_tenant: BTreeMap<u32, Ranks>,
+}
+
+/// Numbers of requests by urgency; none is 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Ranks(BTreeMap<Urgency, usize>);
 
 /// One tenant's queued requests; never empty.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +89,7 @@ impl Queue {
             | Change::SequenceGone(_)
             | Change::Completed(_) => return,
         };
+        self.line_up(mirror.now(), before, after);
         let is_queued = |request: &&Request| request.stage == Stage::Queued;
         if let Some(request) = before.filter(is_queued) {
             self.remove(request);
@@ -81,6 +102,41 @@ impl Queue {
     /// The number of requests of all tenants.
     pub(crate) fn len(&self) -> usize {
         self.length
+    }
+
+    /// The line for a model, where somebody waits.
+    pub(crate) fn line(&self, model: Option<u32>) -> Option<&Line> {
+        self.lines.get(&model)
+    }
+
+    /// Has the request join or leave its line. A change of its row alone moves nobody.
+    fn line_up(&mut self, now: u64, before: Option<&Request>, after: Option<&Request>) {
+        let before = before.filter(waits);
+        let after = after.filter(waits);
+        let stays = |before: &Request, after: &Request| {
+            let rank = |request: &Request| (request.tenant, Urgency::from(request));
+            before.model == after.model && rank(before) == rank(after)
+        };
+        if let (Some(before), Some(after)) = (before, after)
+            && stays(before, after)
+        {
+            return;
+        }
+        if let Some(request) = after {
+            let line = self.lines.entry(request.model);
+            line.or_insert_with(|| Line::beginning(now)).join(request);
+        }
+        if let Some(request) = before
+            && let Some(line) = self.lines.get_mut(&request.model)
+        {
+            line.leave(request);
+            if after.is_none() {
+                line.pace.leaves(now);
+            }
+            if line.waiting.0.is_empty() {
+                self.lines.remove(&request.model);
+            }
+        }
     }
 
     pub(crate) fn lane(&self, tenant: u32) -> Option<&Lane> {
@@ -116,6 +172,82 @@ impl Queue {
         if lane.queued.is_empty() {
             self.lanes.remove(&request.tenant);
         }
+    }
+}
+
+/// Returns whether a request waits for a place, in the queue or outside it.
+fn waits(request: &&Request) -> bool {
+    matches!(request.stage, Stage::Queued | Stage::Parked)
+}
+
+// === impl Line ===
+
+impl Line {
+    fn beginning(now: u64) -> Self {
+        Self {
+            pace: Pace::beginning(now),
+            waiting: Ranks::default(),
+            by_tenant: BTreeMap::new(),
+        }
+    }
+
+    fn join(&mut self, request: &Request) {
+        let urgency = Urgency::from(request);
+        self.waiting.add(urgency);
+        self.by_tenant
+            .entry(request.tenant)
+            .or_default()
+            .add(urgency);
+    }
+
+    fn leave(&mut self, request: &Request) {
+        let urgency = Urgency::from(request);
+        self.waiting.remove(urgency);
+        if let Some(ranks) = self.by_tenant.get_mut(&request.tenant) {
+            ranks.remove(urgency);
+            if ranks.0.is_empty() {
+                self.by_tenant.remove(&request.tenant);
+            }
+        }
+    }
+
+    /// Requests at least as urgent as that.
+    pub(crate) fn ahead(&self, urgency: Urgency) -> usize {
+        self.waiting.from(urgency)
+    }
+
+    /// The same of one tenant.
+    pub(crate) fn ahead_of(&self, tenant: u32, urgency: Urgency) -> usize {
+        let ranks = self.by_tenant.get(&tenant);
+        ranks.map_or(0, |ranks| ranks.from(urgency))
+    }
+
+    /// The same of each tenant that has some in the line.
+    pub(crate) fn ahead_by_tenant(&self, urgency: Urgency) -> impl Iterator<Item = (u32, usize)> {
+        let tenants = self.by_tenant.iter();
+        tenants.map(move |(tenant, ranks)| (*tenant, ranks.from(urgency)))
+    }
+}
+
+// === impl Ranks ===
+
+impl Ranks {
+    fn add(&mut self, urgency: Urgency) {
+        *self.0.entry(urgency).or_default() += 1;
+    }
+
+    fn remove(&mut self, urgency: Urgency) {
+        if let Some(count) = self.0.get_mut(&urgency) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&urgency);
+            }
+        }
+    }
+
+    /// The number of those at least as urgent.
+    fn from(&self, urgency: Urgency) -> usize {
+        self.0.range(urgency..).map(|(_, count)| count).sum()
     }
 }
 

@@ -11,6 +11,7 @@ pointsman_sdk::reasons! {
         Background = "the queue is full, and it would not wait",
         Saturated = "every executor that could take it is saturated, and it would not wait",
         Unknown = "not told about this request",
+        Late = "it would wait longer than it may, at the pace at which those before it get a place",
         Overdrawn = "its tenant is over its tokens per minute, and others wait",
         PlaceOfAnother = "the queue is full: takes the place of a tenant beyond its share",
         BeyondShare = "the queue is full, and its tenant is beyond its share",

@@ -11,6 +11,10 @@ pub struct Settings {
     pub overflow: Overflow,
     /// Seconds after which a refused client is told to come back.
     pub retry_after: u32,
+    /// Milliseconds that a request may wait; absent: as long as the host lets it.
+    pub wait_max: Option<u32>,
+    /// Permille of the time that a request may wait by which its expected wait may exceed it.
+    pub late_tolerance: u32,
     /// Permille of its share of the tokens served that a tenant may go beyond it before its
     /// waiting requests make place for others.
     pub share_tolerance: u32,
@@ -22,6 +26,11 @@ pub struct Settings {
     /// Permission for a running sequence that cannot grow to take the blocks of one that is as
     /// urgent but came later, where no less urgent sequence can give any.
     pub yield_to_older: bool,
+    /// Requests for which a running sequence that is less urgent gives its slot.
+    pub take_slots: TakeSlots,
+    /// Permille of the tokens served within the last minute that may be computed again within one for
+    /// slots that were taken.
+    pub recompute_max: u32,
     /// Tokens that a victim must hold for itself to be moved to host memory, where there is room,
     /// instead of being computed again.
     pub swap_from: u32,
@@ -39,15 +48,33 @@ pub enum Overflow {
     DropOldest,
 }
 
+/// Requests for which a running sequence that is less urgent gives its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TakeSlots {
+    /// No request: slots are waited for.
+    Never,
+    /// Requests that have waited for half of the time to their deadline.
+    Deadline,
+    /// Those, and latency-critical ones, for which only throughput work gives way.
+    Critical,
+    /// All requests.
+    Urgent,
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
             overflow: Overflow::Block,
             retry_after: 1,
+            wait_max: None,
+            late_tolerance: 250,
             share_tolerance: 250,
             max_single_engine: 900,
             prefill_max: None,
             yield_to_older: true,
+            take_slots: TakeSlots::Deadline,
+            recompute_max: 50,
             swap_from: 32,
         }
     }
@@ -68,6 +95,17 @@ impl Settings {
                 1..=3600,
                 default.retry_after,
                 "Seconds after which a refused client is told to come back.",
+            ),
+            Setting::optional_number(
+                "wait-max",
+                1..=86_400_000,
+                "Milliseconds that a request may wait, or is refused at once; left out: as long as the host lets it.",
+            ),
+            Setting::number(
+                "late-tolerance",
+                0..=1_000_000,
+                default.late_tolerance,
+                "Permille by which the expected wait of an arrival may exceed what it may wait.",
             ),
             Setting::number(
                 "share-tolerance",
@@ -90,6 +128,17 @@ impl Settings {
                 "yield-to-older",
                 default.yield_to_older,
                 "Whether a sequence that cannot grow may take the blocks of a later one.",
+            ),
+            Setting::choice(
+                "take-slots",
+                &["deadline", "critical", "urgent", "never"],
+                "Requests for which a running sequence that is less urgent gives its slot.",
+            ),
+            Setting::number(
+                "recompute-max",
+                0..=1000,
+                default.recompute_max,
+                "Permille of the tokens served in a minute that may be computed again for slots taken.",
             ),
             Setting::number(
                 "swap-from",

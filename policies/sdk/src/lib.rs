@@ -87,6 +87,7 @@ mod fleet;
 mod index;
 mod instance;
 mod lack;
+mod last_minute;
 pub mod log;
 mod mirror;
 mod needs;
@@ -113,6 +114,7 @@ pub use fleet::{Fleet, Place, Readiness, Seat};
 pub use index::{ExecutorIndex, Reach};
 pub use instance::{Hook, Instance, Runtime};
 pub use lack::Lack;
+pub use last_minute::LastMinute;
 pub use mirror::Mirror;
 #[doc(hidden)]
 pub use needs::Asks;

@@ -16,6 +16,7 @@ mod snapshot;
 
 use std::collections::BTreeMap;
 
+use crate::LastMinute;
 use crate::wire::types::Tenant;
 
 const MINUTE: u64 = 60_000_000;
@@ -37,12 +38,8 @@ struct Account {
     seen: u64,
     /// Amount taken from the bucket and not flowed back, in tokens × microseconds of a minute.
     spent: u128,
-    /// Number of the minute that the tenant was last served in.
-    minute: u64,
-    /// Tokens served in that minute.
-    served: u64,
-    /// Tokens served in the minute before.
-    served_before: u64,
+    /// Tokens served of late.
+    served: LastMinute,
 }
 
 /// Recent use of the tenants that have work in hand, and their weights.
@@ -121,12 +118,16 @@ impl Tenants {
         permille.map_or(0, |permille| u32::try_from(permille.min(1000)).unwrap_or(0))
     }
 
+    /// Tokens served within the last minute to all tenants together.
+    #[must_use]
+    pub fn served_within_minute(&self, now: u64) -> u64 {
+        let served = self.accounts.values().map(|account| account.served.at(now));
+        served.fold(0, u64::saturating_add)
+    }
+
     /// Tokens served within the last minute, times a minute.
     fn used(&self, tenant: &Tenant, now: u64) -> u128 {
-        let account = self.account(tenant, now);
-        // Tokens served in the minute before count as spread evenly over it.
-        let left = u128::from(MINUTE - now % MINUTE);
-        full(account.served) + u128::from(account.served_before) * left
+        self.account(tenant, now).served.exactly_at(now)
     }
 
     fn account(&self, tenant: &Tenant, now: u64) -> Account {
@@ -167,12 +168,9 @@ impl Account {
         let since = u128::from(now.saturating_sub(self.seen).max(MINUTE));
         let within_minute = u64::try_from(full(tokens) / since).unwrap_or(tokens);
         let spent = self.spent + full(tokens);
-        let account = Self { spent, ..self }.at(now, rate);
-        Self {
-            total,
-            served: account.served.saturating_add(within_minute),
-            ..account
-        }
+        let mut account = Self { spent, ..self }.at(now, rate);
+        account.served.add(now, within_minute);
+        Self { total, ..account }
     }
 
     /// The account as time has passed by `now`. Two minutes' tokens can be spent, though only one
@@ -180,19 +178,11 @@ impl Account {
     fn at(self, now: u64, rate: Option<u64>) -> Self {
         let rate = rate.unwrap_or(0);
         let flowed = u128::from(rate) * u128::from(now.saturating_sub(self.seen));
-        let minute = now / MINUTE;
-        let (served, served_before) = match minute.saturating_sub(self.minute) {
-            0 => (self.served, self.served_before),
-            1 => (0, self.served),
-            _ => (0, 0),
-        };
         Self {
             total: self.total,
             seen: now.max(self.seen),
             spent: self.spent.saturating_sub(flowed).min(2 * full(rate)),
-            minute: minute.max(self.minute),
-            served,
-            served_before,
+            served: self.served.moved(now),
         }
     }
 }

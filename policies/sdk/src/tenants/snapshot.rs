@@ -1,6 +1,7 @@
 //! The accounts as bytes, for a fresh instance.
 
 use super::{Account, Tenants};
+use crate::LastMinute;
 
 /// Bytes of one account: its tenant's id, five counters, and the bucket.
 const ENTRY_BYTES: usize = 4 + 5 * 8 + 16;
@@ -15,9 +16,9 @@ impl Tenants {
             for counter in [
                 account.total,
                 account.seen,
-                account.minute,
-                account.served,
-                account.served_before,
+                account.served.minute,
+                account.served.here,
+                account.served.before,
             ] {
                 bytes.extend(counter.to_le_bytes());
             }
@@ -51,9 +52,11 @@ fn entry(left: &mut &[u8]) -> Option<(u32, Account)> {
     let account = Account {
         total: u64::from_le_bytes(take(left)?),
         seen: u64::from_le_bytes(take(left)?),
-        minute: u64::from_le_bytes(take(left)?),
-        served: u64::from_le_bytes(take(left)?),
-        served_before: u64::from_le_bytes(take(left)?),
+        served: LastMinute {
+            minute: u64::from_le_bytes(take(left)?),
+            here: u64::from_le_bytes(take(left)?),
+            before: u64::from_le_bytes(take(left)?),
+        },
         spent: u128::from_le_bytes(take(left)?),
     };
     Some((tenant, account))

@@ -84,7 +84,7 @@ fn between_two_totals_tokens_count_as_served_evenly() {
     check_overdrawn(&[(600, 6000)], 600, None);
     // 1000 in ten minutes are 100 in the last one.
     let (tenants, _) = told(None, &[(600, 1000)]);
-    assert_eq!(tenants.accounts[&1].served, 100);
+    assert_eq!(tenants.accounts[&1].served.here, 100);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Slots, and places of models.
 
-use pointsman_sdk::fixture::{device, executor, load, request, residency};
+use pointsman_sdk::fixture::{device, executor, load, request, residency, tenant};
 use pointsman_sdk::wire::preemption::{Cause, Shortage};
-use pointsman_sdk::wire::types::{Change, Device, ExecutorInfo, ExecutorLoad, Request, Sequence};
+use pointsman_sdk::wire::types::{
+    Change, Device, ExecutorInfo, ExecutorLoad, Request, Sequence, Tenant,
+};
 
 use super::{Case, NEEDY, two_engines, urgent};
 use crate::reason::Reason;
@@ -16,9 +18,17 @@ fn short_of(cause: Cause) -> Shortage {
     }
 }
 
-/// Both engines have one slot, taken, and blocks enough.
+/// Both engines have one slot, taken, and blocks enough. Slots are taken for whoever is more urgent, and
+/// enough was served to compute them again.
 fn no_slots() -> Case {
-    let mut case = two_engines().with(Change::Device(device(0)));
+    let served = Tenant {
+        output_tokens_total: 1_000_000,
+        ..tenant(0)
+    };
+    let mut case = two_engines()
+        .with(Change::Device(device(0)))
+        .with(Change::Tenant(served));
+    case.settings = r#"{"take-slots": "urgent"}"#;
     for id in 0..2 {
         let info = ExecutorInfo {
             slots_total: 1,

@@ -1,0 +1,80 @@
+//! Arrivals that would wait longer than they may, at the pace at which their line moves.
+//!
+//! An arrival is taken to go before whatever is less urgent, and to have its turns among tenants by
+//! their weights: for each request of its own tenant that is before it, and for itself, each other tenant has its weight's part. That is
+//! the least that the default order gives it, so under that order nobody is refused who would have come in time.
+
+use pointsman_sdk::Urgency;
+use pointsman_sdk::wire::types::{Request, Stage};
+
+use super::Door;
+use crate::queue::Line;
+
+/// Seconds that a refused client is told to wait at most.
+const RETRY_AFTER_MAX: u64 = 3600;
+
+impl Door<'_> {
+    /// Seconds after which an arrival would come in time; absent where it does now, or where the pace
+    /// of its line is not known.
+    pub(super) fn late_secs(&mut self, request: &Request) -> Option<u32> {
+        // Who has waited outside the queue is not behind those that came later.
+        if request.stage != Stage::Arrived {
+            return None;
+        }
+        let now = self.books.now;
+        let line = self.books.queue.line(request.model)?;
+        let patience = self.patience(request);
+        let tolerated = u128::from(patience) * u128::from(1000 + self.settings.late_tolerance);
+        let is_late = |wait: u64| u128::from(wait) * 1000 > tolerated;
+        let everybody = line.ahead(Urgency::from(request));
+        if !is_late(line.pace.time_for(everybody, now)?) {
+            return None;
+        }
+        let in_turns = self.ahead_in_turns(line, request)?;
+        let wait = line.pace.time_for(in_turns, now)?;
+        let secs = wait.saturating_sub(patience).div_ceil(1_000_000);
+        let secs = u32::try_from(secs.min(RETRY_AFTER_MAX)).unwrap_or(u32::MAX);
+        is_late(wait).then_some(secs)
+    }
+
+    /// The time that an arrival may wait for a place, in microseconds.
+    fn patience(&self, request: &Request) -> u64 {
+        let bounds = self.books.mirror.bounds();
+        let wait_max = self
+            .settings
+            .wait_max
+            .map(|millis| u64::from(millis) * 1000);
+        let bound = wait_max.unwrap_or(u64::MAX).min(bounds.wait_max);
+        let until = request.arrived.saturating_add(bound);
+        let until = request
+            .deadline
+            .map_or(until, |deadline| deadline.min(until));
+        until.saturating_sub(self.books.now)
+    }
+
+    /// Requests of a line that go before this one where tenants take turns by weight; absent past the
+    /// bound on what one question looks at.
+    fn ahead_in_turns(&mut self, line: &Line, request: &Request) -> Option<usize> {
+        let urgency = Urgency::from(request);
+        let books = self.books;
+        let weight = |tenant: u32| {
+            let row = books.mirror.tenant(tenant);
+            row.map_or(1, |row| u128::from(row.weight.max(1)))
+        };
+        let own_weight = weight(request.tenant);
+        let own = line.ahead_of(request.tenant, urgency);
+        let mut ahead = own;
+        for (tenant, waiting) in line.ahead_by_tenant(urgency) {
+            self.checks_left = self.checks_left.checked_sub(1)?;
+            if tenant != request.tenant {
+                let turns = (own as u128 + 1) * weight(tenant);
+                let turns = usize::try_from(turns.div_ceil(own_weight)).unwrap_or(usize::MAX);
+                ahead += waiting.min(turns);
+            }
+        }
+        Some(ahead)
+    }
+}
+
+#[cfg(test)]
+mod tests;

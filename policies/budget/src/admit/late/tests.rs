@@ -1,0 +1,195 @@
+//! Arrivals behind a line that moves by one request a second.
+
+use std::ops::RangeInclusive;
+
+use pointsman_sdk::Instance;
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request, tenant};
+use pointsman_sdk::wire::admission::Choice;
+use pointsman_sdk::wire::types::{Change, Extent, Request, Stage, Tenant};
+
+use crate::admit::CHECKS_MAX;
+use crate::instance;
+
+const BUSY: u32 = 1;
+const CALM: u32 = 2;
+/// The arrival that is asked about.
+const NEW: u64 = 10_000;
+/// The time of the question: [`LEFT`] have left.
+const NOW: u64 = 26 * SECOND;
+const LEFT: u64 = 16;
+
+fn waiting(tenant: u32, id: u64) -> Request {
+    Request {
+        tenant,
+        ..request(id)
+    }
+}
+
+/// An arrival that may wait so many seconds.
+fn arrival(tenant: u32, secs: u64) -> Request {
+    Request {
+        stage: Stage::Arrived,
+        arrived: NOW,
+        deadline: Some(NOW + secs * SECOND),
+        ..waiting(tenant, NEW)
+    }
+}
+
+/// A policy behind a line of 24 requests of a tenant, one of which has left each second since ten.
+fn policy(settings: &str) -> Box<dyn Instance> {
+    moved(settings, 1..=LEFT + 24, LEFT)
+}
+
+/// The same where these came and the first so many have left.
+fn moved(settings: &str, came: RangeInclusive<u64>, left: u64) -> Box<dyn Instance> {
+    let mut policy = instance();
+    policy
+        .configure(settings, bounds())
+        .expect("valid settings");
+    let tenants = [BUSY, CALM].map(|id| Change::Tenant(tenant(id)));
+    let came = came.map(|id| Change::Waiting(waiting(BUSY, id)));
+    let rows = tenants.into_iter().chain(came).collect();
+    policy.observe(10 * SECOND, Extent::Everything, rows);
+    for id in 1..=left {
+        let gone = vec![Change::WaitingGone(id)];
+        policy.observe((10 + id) * SECOND, Extent::SinceLast, gone);
+    }
+    policy
+}
+
+fn choice(policy: &mut dyn Instance, new: Request) -> Choice {
+    policy.observe(NOW, Extent::SinceLast, vec![Change::Waiting(new)]);
+    policy.admit(at(NOW), asked(&[NEW]), 9)[0].choice
+}
+
+#[test]
+fn an_arrival_is_refused_that_would_not_get_a_place_in_time() {
+    // Twenty-four seconds, and a quarter more than what it may wait is tolerated.
+    let in_time = choice(&mut *policy("{}"), arrival(BUSY, 20));
+    assert_eq!(in_time, Choice::Admit);
+    let late = choice(&mut *policy("{}"), arrival(BUSY, 19));
+    assert_eq!(late, Choice::Shed(5));
+    let strictly = r#"{"late-tolerance": 0, "retry-after": 7}"#;
+    let late = choice(&mut *policy(strictly), arrival(BUSY, 20));
+    assert_eq!(late, Choice::Shed(7));
+    let in_time = choice(&mut *policy(strictly), arrival(BUSY, 24));
+    assert_eq!(in_time, Choice::Admit);
+}
+
+#[test]
+fn the_bound_on_waiting_is_the_operators_and_the_hosts() {
+    let undated = || Request {
+        deadline: None,
+        ..arrival(BUSY, 0)
+    };
+    assert_eq!(choice(&mut *policy("{}"), undated()), Choice::Admit);
+    let late = choice(&mut *policy(r#"{"wait-max": 10000}"#), undated());
+    assert_eq!(late, Choice::Shed(14));
+    // The host's is a minute: at one a second, 76 have left by then, a quarter more included.
+    let hosts = |waiting: u64| choice(&mut *moved("{}", 1..=LEFT + waiting, LEFT), undated());
+    assert_eq!(hosts(75), Choice::Admit);
+    assert_eq!(hosts(76), Choice::Shed(16));
+}
+
+#[test]
+fn what_goes_before_others_is_not_behind_them() {
+    let more_urgent = Request {
+        priority: 1,
+        ..arrival(BUSY, 1)
+    };
+    assert_eq!(choice(&mut *policy("{}"), more_urgent), Choice::Admit);
+    let less_urgent = Request {
+        priority: -1,
+        ..arrival(BUSY, 1)
+    };
+    assert_eq!(choice(&mut *policy("{}"), less_urgent), Choice::Shed(23));
+    // Another tenant has its turn after one of theirs, or after three where they weigh three times as much.
+    assert_eq!(choice(&mut *policy("{}"), arrival(CALM, 1)), Choice::Admit);
+    let mut heavy = policy("{}");
+    let row = Tenant {
+        weight: 3,
+        ..tenant(BUSY)
+    };
+    heavy.observe(NOW, Extent::SinceLast, vec![Change::Tenant(row)]);
+    assert_eq!(choice(&mut *heavy, arrival(CALM, 2)), Choice::Shed(1));
+    // One for another model waits in a line of its own.
+    let other_model = Request {
+        model: Some(7),
+        ..arrival(BUSY, 1)
+    };
+    assert_eq!(choice(&mut *policy("{}"), other_model), Choice::Admit);
+}
+
+#[test]
+fn a_request_that_was_parked_is_not_behind_those_that_came_later() {
+    let parked = Request {
+        stage: Stage::Parked,
+        ..arrival(BUSY, 1)
+    };
+    assert_eq!(choice(&mut *policy("{}"), parked), Choice::Admit);
+    // But those that come later are behind it.
+    let came = 1..=LEFT;
+    let mut only_parked = moved("{}", came, LEFT - 1);
+    let parked = (100..124).map(|id| {
+        Change::Waiting(Request {
+            stage: Stage::Parked,
+            ..waiting(BUSY, id)
+        })
+    });
+    only_parked.observe(25 * SECOND, Extent::SinceLast, parked.collect());
+    let gone = vec![Change::WaitingGone(LEFT)];
+    only_parked.observe(26 * SECOND, Extent::SinceLast, gone);
+    let late = choice(&mut *only_parked, arrival(BUSY, 19));
+    assert_eq!(late, Choice::Shed(5));
+}
+
+#[test]
+fn the_lines_follow_the_mirror() {
+    // Seven that left are no pace, and of a line that ended nothing is known.
+    let few = choice(&mut *moved("{}", 1..=99, 7), arrival(BUSY, 1));
+    assert_eq!(few, Choice::Admit);
+    let mut anew = moved("{}", 1..=LEFT, LEFT);
+    let again = (100..124).map(|id| Change::Waiting(waiting(BUSY, id)));
+    anew.observe(NOW, Extent::SinceLast, again.collect());
+    assert_eq!(choice(&mut *anew, arrival(BUSY, 1)), Choice::Admit);
+    // Nobody leaves by a change of urgency; the others are behind then.
+    let mut lowered = policy("{}");
+    let less_urgent = (LEFT + 1..=LEFT + 24).map(|id| {
+        Change::Waiting(Request {
+            priority: -1,
+            ..waiting(BUSY, id)
+        })
+    });
+    lowered.observe(NOW, Extent::SinceLast, less_urgent.collect());
+    assert_eq!(choice(&mut *lowered, arrival(BUSY, 1)), Choice::Admit);
+    let as_low = Request {
+        priority: -1,
+        ..arrival(BUSY, 19)
+    };
+    assert_eq!(choice(&mut *lowered, as_low), Choice::Shed(5));
+}
+
+#[test]
+fn past_the_bound_on_tenants_looked_at_nobody_is_refused() {
+    const TENANTS: u32 = 1000;
+    let arrivals = u64::from(CHECKS_MAX / TENANTS) + 1;
+    let mut policy = policy("{}");
+    let others = (10..9 + TENANTS).map(|id| Change::Waiting(waiting(id, 1000 + u64::from(id))));
+    policy.observe(NOW, Extent::SinceLast, others.collect());
+    let rows = (0..arrivals).map(|idx| {
+        Change::Waiting(Request {
+            id: NEW + idx,
+            ..arrival(BUSY, 1)
+        })
+    });
+    policy.observe(NOW, Extent::SinceLast, rows.collect());
+    let ids: Vec<u64> = (NEW..NEW + arrivals).collect();
+    let verdicts = policy.admit(at(NOW), asked(&ids), 99);
+    let (last, before) = verdicts.split_last().expect("they were asked about");
+    assert!(
+        before
+            .iter()
+            .all(|row| matches!(row.choice, Choice::Shed(_)))
+    );
+    assert_eq!(last.choice, Choice::Admit);
+}
