@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use pointsman_server::embedded;
 use pointsman_testkit::component::component_path;
+use pointsman_tests::overload::{FullFleet, goodput};
 use pointsman_tests::simulated;
 
 /// Policies that route otherwise than the default: round robin, and Dynamo's formula with its own
@@ -54,6 +55,8 @@ fn main() -> Result<()> {
         println!("\n## {heading}");
         measure(&args, &workload, &workload, bounds)?;
     }
+    overload()?;
+    full_fleet()?;
     if let Some(folder) = &args.traces {
         let clients = folder.join(SERVEGEN);
         if clients.exists() {
@@ -93,6 +96,61 @@ fn generated() -> [(&'static str, String, &'static str); 3] {
             " --executors 8",
         ),
     ]
+}
+
+/// Prints what is served in good time at the capacity of a fleet, and at three times as many requests.
+fn overload() -> Result<()> {
+    println!("\n## Three times as many requests as can be served");
+    println!(
+        "\n`pointsman simulate poisson:rate=R,requests=100R,prompt=1000,output=200 --profile llm-d --executors 4"
+    );
+    println!(
+        "--policy budget.wasm…`; good are requests with a TTFT within 2 s and 25 ms between tokens.\n"
+    );
+    println!("| R a second | settings of `budget` | good a second |");
+    println!("|---|---|---|");
+    for (rate, settings) in [(11, ""), (33, ""), (33, ",wait-max=500")] {
+        let good = goodput(rate, settings)?;
+        println!("| {rate} | {} | {good:.2} |", named(settings));
+    }
+    Ok(())
+}
+
+/// Prints how soon urgent requests begin where throughput work has taken all slots, and what that costs it.
+fn full_fleet() -> Result<()> {
+    println!("\n## Latency-critical requests at a full fleet");
+    println!(
+        "\nFour executors of `measured`, 900 requests of the class `throughput` in the first second, and a"
+    );
+    println!(
+        "latency-critical one of 200 tokens each 0.3 s from the third on. TTFT is theirs; tokens are everybody's.\n"
+    );
+    println!("| settings of `budget` | TTFT mean | p95 | tokens/s | gave way |");
+    println!("|---|---|---|---|---|");
+    let row = |of: &str, it: FullFleet| {
+        let FullFleet {
+            ttft_mean_ms,
+            ttft_p95_ms,
+            tokens_per_s,
+            evicted,
+        } = it;
+        println!(
+            "| {of} | {ttft_mean_ms:.1} ms | {ttft_p95_ms:.1} ms | {tokens_per_s:.0} | {evicted} |"
+        );
+    };
+    row("alone", FullFleet::solo()?);
+    for settings in [",take-slots=never", "", ",take-slots=critical"] {
+        row(&named(settings), FullFleet::beside_bulk(settings)?);
+    }
+    Ok(())
+}
+
+/// Settings as a table shows them.
+fn named(settings: &str) -> String {
+    match settings.strip_prefix(',') {
+        Some(settings) => format!("`{}`", settings.replace(',', "`, `")),
+        None => "the defaults".to_owned(),
+    }
 }
 
 /// Simulates ServeGen's clients with and without one that floods, and prints what that does to the others.

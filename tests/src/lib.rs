@@ -21,6 +21,7 @@ pub mod load;
 pub mod log;
 pub mod mutate;
 pub mod otlp;
+pub mod overload;
 pub mod reload;
 pub mod serving;
 pub mod simulated;

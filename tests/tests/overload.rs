@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use pointsman_core::rows::RequestClass;
 use pointsman_server::config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
+use pointsman_tests::overload::{FullFleet, goodput};
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -339,5 +340,44 @@ async fn sequences_that_outgrow_the_pool_are_preempted_and_nobody_notices() -> R
         "nobody was evicted: {metrics}"
     );
     serving.idle().await?;
+    Ok(())
+}
+
+/// In logical time: what is refused at once keeps nobody else from being served in good time.
+#[test]
+fn three_times_as_many_requests_as_a_fleet_can_serve_take_nothing_from_its_goodput() -> Result<()> {
+    let at_capacity = goodput(11, "")?;
+    let overloaded = goodput(33, ",wait-max=500")?;
+    ensure!(
+        overloaded >= 0.8 * at_capacity,
+        "{overloaded} of {at_capacity} a second"
+    );
+    let unbounded = goodput(33, "")?;
+    ensure!(
+        unbounded < 0.5 * at_capacity,
+        "{unbounded} of {at_capacity} a second"
+    );
+    Ok(())
+}
+
+#[test]
+fn an_urgent_request_at_a_full_fleet_begins_nearly_as_soon_as_alone_and_costs_little() -> Result<()>
+{
+    let solo = FullFleet::solo()?;
+    let waits = FullFleet::beside_bulk(",take-slots=never")?;
+    let takes = FullFleet::beside_bulk(",take-slots=critical")?;
+    ensure!(
+        takes.ttft_p95_ms <= 1.5 * solo.ttft_p95_ms,
+        "{takes:?} {solo:?}"
+    );
+    ensure!(
+        takes.tokens_per_s >= 0.95 * waits.tokens_per_s,
+        "{takes:?} {waits:?}"
+    );
+    ensure!(takes.evicted > waits.evicted, "{takes:?} {waits:?}");
+    ensure!(
+        waits.ttft_p95_ms > 3.0 * solo.ttft_p95_ms,
+        "{waits:?} {solo:?}"
+    );
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! Traces in the format of Mooncake (FAST '25): a line of JSON for each request, with the names of
 //! its prompt's blocks of 512 tokens, each of which stands for all before it.
 //!
-//! A trace may also say `tenant`, `model` and `session`, which Mooncake's do not.
+//! A trace may also say `tenant`, `model`, `session`, `class` and `deadline_ms`, which Mooncake's do not.
 
 use std::collections::BTreeMap;
 
+use pointsman_core::Micros;
+use pointsman_core::rows::RequestClass;
 use serde::Deserialize;
 
 use super::{Arrival, Listed, PromptText, Roll, TenantEntry, TraceError};
@@ -26,6 +28,17 @@ struct Line {
     tenant: Option<String>,
     model: Option<String>,
     session: Option<String>,
+    class: Option<Class>,
+    /// Milliseconds after which the answer is worthless.
+    deadline_ms: Option<u64>,
+}
+
+/// The class of a request, as clients of a server say it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Class {
+    LatencyCritical,
+    Throughput,
 }
 
 /// Names by the order in which they came up.
@@ -64,6 +77,10 @@ pub fn mooncake(text: &str) -> Result<Listed, TraceError> {
             tenant: tenants.place(line.tenant.unwrap_or_else(|| "default".to_owned())),
             model: line.model.map(|name| models.place(name)),
             session: line.session.map(|name| session_key(&name)),
+            class: line.class.map_or(arrival.class, RequestClass::from),
+            patience: line
+                .deadline_ms
+                .map(|millis| Micros(millis.saturating_mul(1000))),
             ..arrival
         });
     }
@@ -82,6 +99,15 @@ pub fn mooncake(text: &str) -> Result<Listed, TraceError> {
     Ok(Listed::new(roll, arrivals))
 }
 
+impl From<Class> for RequestClass {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::LatencyCritical => Self::LatencyCritical,
+            Class::Throughput => Self::Throughput,
+        }
+    }
+}
+
 /// The key of a session by its name.
 fn session_key(name: &str) -> u64 {
     name.bytes().fold(0, |key, byte| mix(key ^ u64::from(byte)))
@@ -89,8 +115,6 @@ fn session_key(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::Micros;
-
     use super::super::Workload;
     use super::*;
 
@@ -98,7 +122,7 @@ mod tests {
     fn a_line_is_a_request_and_the_order_is_that_of_time() {
         let text = r#"
 {"timestamp":3000,"input_length":600,"output_length":5,"hash_ids":[7,8]}
-{"timestamp":0,"input_length":512,"output_length":0,"hash_ids":[7],"tenant":"a","model":"m","session":"s"}
+{"timestamp":0,"input_length":512,"output_length":0,"hash_ids":[7],"tenant":"a","model":"m","session":"s","class":"throughput","deadline_ms":2000}
 "#;
         let mut trace = mooncake(text).unwrap();
         assert_eq!(trace.total(), Some(2));
@@ -109,11 +133,15 @@ mod tests {
         );
         assert_eq!(first.output_tokens, 1, "an answer has a token");
         assert!(first.session.is_some());
+        assert_eq!(first.class, RequestClass::Throughput);
+        assert_eq!(first.patience, Some(Micros(2_000_000)));
         let second = trace.pop().unwrap();
         assert_eq!(
             (second.at, second.tenant, second.prompt.tokens),
             (Micros(3_000_000), 0, 600)
         );
+        assert_eq!(second.class, RequestClass::LatencyCritical);
+        assert_eq!(second.patience, None);
         let blocks = |arrival: &Arrival| arrival.prompt.blocks(256).hashes;
         assert_eq!(
             blocks(&second),

@@ -1,0 +1,121 @@
+//! Simulations of fleets that are asked for more than they can do: what is still of use, and how soon an
+//! urgent request begins. Logical time, so a test can hold them to their numbers.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use pointsman_server::embedded;
+use pointsman_testkit::component::component_path;
+use serde_json::{Value, json};
+
+use crate::simulated;
+
+/// Seconds for which requests arrive.
+const LASTING: u32 = 100;
+/// Throughput requests that fill the fleet, and urgent ones that come meanwhile.
+const BULK: u32 = 900;
+const URGENT: u32 = 100;
+
+/// Requests a second that came to their end in good time, of `rate` that arrive at four executors of
+/// `llm-d`, 16 at once each. `settings` are those of `budget`: `,key=value` each.
+///
+/// # Errors
+/// As the simulation has them.
+pub fn goodput(rate: u32, settings: &str) -> Result<f64> {
+    let requests = rate * LASTING;
+    let workload = format!("poisson:rate={rate},requests={requests},prompt=1000,output=200");
+    let report = simulate(
+        &workload,
+        &format!("llm-d --executors 4{}", budget(settings)),
+    )?;
+    let good = report["good"].as_f64().context("no good requests")?;
+    Ok(good / f64::from(LASTING))
+}
+
+/// Urgent requests at a fleet whose slots are all taken.
+#[derive(Clone, Copy, Debug)]
+pub struct FullFleet {
+    /// TTFT of the urgent ones, mean and p95, in milliseconds.
+    pub ttft_mean_ms: f64,
+    pub ttft_p95_ms: f64,
+    /// Tokens generated for everybody, a second.
+    pub tokens_per_s: f64,
+    /// Sequences that gave way.
+    pub evicted: u64,
+}
+
+impl FullFleet {
+    /// Simulates them at four executors of `measured`, alone.
+    ///
+    /// # Errors
+    /// As the simulation has them.
+    pub fn solo() -> Result<Self> {
+        Self::simulated(&urgent().collect::<Vec<_>>(), "")
+    }
+
+    /// Simulates them beside throughput work that keeps all slots taken, with these settings of `budget`.
+    ///
+    /// # Errors
+    /// As the simulation has them.
+    pub fn beside_bulk(settings: &str) -> Result<Self> {
+        Self::simulated(&bulk().chain(urgent()).collect::<Vec<_>>(), settings)
+    }
+
+    fn simulated(lines: &[Value], settings: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("trace.jsonl");
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        fs::write(&path, text)?;
+        let path = path.to_str().context("a path that is no text")?;
+        let report = simulate(path, &format!("measured --executors 4{}", budget(settings)))?;
+        let tenants = report["tenants"].as_array().context("no tenants")?;
+        let urgent = tenants.iter().find(|tenant| tenant["name"] == "urgent");
+        let ttft = &urgent.context("no urgent requests")?["ttft_ms"];
+        let number = |value: &Value| value.as_f64().context("no number");
+        Ok(Self {
+            ttft_mean_ms: number(&ttft["mean"])?,
+            ttft_p95_ms: number(&ttft["p95"])?,
+            tokens_per_s: number(&report["output_tokens_per_s"])?,
+            evicted: report["evicted"].as_u64().context("no evictions")?,
+        })
+    }
+}
+
+/// Throughput work of the first second, of lengths that differ.
+fn bulk() -> impl Iterator<Item = Value> {
+    (0..BULK).map(|idx| {
+        json!({
+            "timestamp": f64::from(idx) * 1000.0 / f64::from(BULK),
+            "input_length": 225 + idx * 37 % 150,
+            "output_length": 400 + idx * 211 % 800,
+            "tenant": "bulk",
+            "class": "throughput",
+        })
+    })
+}
+
+/// Urgent requests, one each 0.3 s from the third second on.
+fn urgent() -> impl Iterator<Item = Value> {
+    (0..URGENT).map(|idx| {
+        json!({
+            "timestamp": 3000 + 300 * idx,
+            "input_length": 200,
+            "output_length": 30,
+            "tenant": "urgent",
+            "class": "latency-critical",
+        })
+    })
+}
+
+/// The words that have `budget` decide with these settings.
+fn budget(settings: &str) -> String {
+    format!(" --policy {}{settings}", component_path("budget").display())
+}
+
+/// The report of one run over a profile, with further words.
+fn simulate(workload: &str, profile: &str) -> Result<Value> {
+    let words = format!("{workload} --profile {profile}");
+    let defaults = embedded::policies().context("the policies are not embedded")?;
+    let mut report = simulated::json(words.split_whitespace(), defaults)?;
+    Ok(report["contenders"][0]["runs"][0]["report"].take())
+}
