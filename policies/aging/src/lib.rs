@@ -18,6 +18,8 @@ mod diversity;
 mod settings;
 mod warmth;
 
+use std::collections::BTreeMap;
+
 use pointsman_sdk::tenants::{Contest, Tenants};
 use pointsman_sdk::wire::types::{AskedRequest, Change, Request, RequestClass};
 use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
@@ -37,6 +39,8 @@ pub struct Aging {
     warmth: Warmth,
     diversity: Diversity,
     ranking: Vec<Rank>,
+    /// What each tenant's requests are behind by, found when first asked for in a question.
+    lags: BTreeMap<u32, i64>,
 }
 
 /// The place of one request; the least comes first.
@@ -86,6 +90,7 @@ impl Policy for Aging {
             warmth: Warmth::default(),
             diversity: Diversity::default(),
             ranking: Vec::new(),
+            lags: BTreeMap::new(),
         })
     }
 
@@ -112,12 +117,15 @@ impl Priority for Aging {
         self.warmth.begin();
         self.diversity.begin();
         self.ranking.clear();
-        let contest = self.tenants.contest(mirror.tenants(), at.now);
+        self.lags.clear();
+        let contest =
+            (self.weights.share_lag > 0).then(|| self.tenants.contest(mirror.tenants(), at.now));
         for request in requests
             .iter()
             .filter_map(|asked| mirror.request(asked.request))
         {
-            let rank = self.rank(mirror, request, contest);
+            let lag = contest.map_or(0, |contest| self.lag(mirror, request.tenant, contest));
+            let rank = self.rank(mirror, request, at.now, lag);
             self.ranking.push(rank);
         }
         self.ranking.sort_unstable();
@@ -134,8 +142,7 @@ impl Priority for Aging {
 }
 
 impl Aging {
-    fn rank(&mut self, mirror: &Mirror, request: &Request, contest: Contest) -> Rank {
-        let now = contest.now();
+    fn rank(&mut self, mirror: &Mirror, request: &Request, now: u64, lag: i64) -> Rank {
         let temperature = match request.model {
             Some(model) if self.weights.warm > 0 => {
                 if self.warmth.is_warm(mirror, model, now) {
@@ -150,7 +157,6 @@ impl Aging {
             Temperature::Warm => self.weights.warm,
             Temperature::Cold | Temperature::Indifferent => 0,
         };
-        let lag = self.lag(mirror, request.tenant, contest);
         Rank {
             score_negated: lag - warm - self.weights.score(request, now),
             arrived: request.arrived,
@@ -160,13 +166,18 @@ impl Aging {
     }
 
     /// The waiting by which the requests of a tenant beyond its share are behind.
-    fn lag(&self, mirror: &Mirror, tenant: u32, contest: Contest) -> i64 {
-        if self.weights.share_lag == 0 {
-            return 0;
-        }
-        let tenant = mirror.tenant(tenant);
-        let excess = tenant.map_or(0, |tenant| self.tenants.excess_permille(tenant, contest));
-        self.weights.share_lag * i64::from(excess) / 1000
+    fn lag(&mut self, mirror: &Mirror, tenant: u32, contest: Contest) -> i64 {
+        let Self {
+            lags,
+            tenants,
+            weights,
+            ..
+        } = self;
+        *lags.entry(tenant).or_insert_with(|| {
+            let row = mirror.tenant(tenant);
+            let excess = row.map_or(0, |row| tenants.excess_permille(row, contest));
+            weights.share_lag * i64::from(excess) / 1000
+        })
     }
 }
 

@@ -141,12 +141,6 @@ impl Tenants {
 // === impl Contest ===
 
 impl Contest {
-    /// The time that it is about, in microseconds.
-    #[must_use]
-    pub fn now(self) -> u64 {
-        self.now
-    }
-
     /// Returns whether a tenant that holds `places` of `total` has fewer than its weight is due.
     #[must_use]
     pub fn leaves_room(&self, tenant: &Tenant, places: usize, total: usize) -> bool {
