@@ -39,7 +39,7 @@ pub struct Aging {
     warmth: Warmth,
     diversity: Diversity,
     ranking: Vec<Rank>,
-    /// What each tenant's requests are behind by, found when first asked for in a question.
+    /// Waiting by which each tenant is behind, found when first asked for in a question.
     lags: BTreeMap<u32, i64>,
 }
 

@@ -56,7 +56,7 @@ pub enum TakeSlots {
     Never,
     /// Requests that have waited for half of the time to their deadline.
     Deadline,
-    /// Those, and latency-critical ones, for which only throughput work gives way.
+    /// The same, and latency-critical requests, for which only throughput work gives way.
     Critical,
     /// All requests.
     Urgent,
