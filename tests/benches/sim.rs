@@ -1,13 +1,14 @@
 //! `cargo xtask bench sim`: what the shipped routing policies do to latency, as `pointsman simulate`
 //! tells it.
 //!
-//! Prints a page of tables. With `--traces FOLDER`: the public traces too, under the names that
+//! Prints a page of tables, or writes it with `--write`. With `--traces FOLDER`: the public traces too, under the names that
 //! they are published with. With `--requests N`: the first N requests of each workload alone.
 
-#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
-
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -26,11 +27,48 @@ const ROUTERS: [&str; 6] = [
     "kv-cost",
     "kv-cost,prefill-scale=16000",
 ];
+const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../host/sim/RESULTS.md");
 const CONVERSATION: &str = "conversation_trace.jsonl";
 const SERVEGEN: &str = "servegen.jsonl";
 const PROFILES: [&str; 3] = ["polynomial", "smg", "llm-d"];
 /// Numbers of executors, and by how much arrivals are sped up.
 const LOADS: [(u32, u32); 4] = [(4, 1), (4, 2), (8, 1), (8, 2)];
+
+/// The rest of the first paragraph.
+const HEADING: &str = "\
+Made by `cargo xtask bench sim -- --traces FOLDER --write`; FOLDER has `conversation_trace.jsonl`, which is
+Mooncake's, and `servegen.jsonl`, clients of ServeGen's. The policies are the components that ship. Time is logical, so the figures are the same
+on every machine.";
+
+const OVERLOAD: &str = "
+## Three times as many requests as can be served
+
+`pointsman simulate poisson:rate=R,requests=100R,prompt=1000,output=200 --profile llm-d --executors 4 --policy budget.wasm…`; good are
+requests with a TTFT within 2 s and 25 ms between tokens.
+
+| R a second | settings of `budget` | good a second |
+|---|---|---|
+";
+
+const FULL_FLEET: &str = "
+## Latency-critical requests at a full fleet
+
+Four executors of `measured`, 900 requests of the class `throughput` in the first second, and a latency-critical one of 200 tokens each
+0.3 s from the third on. TTFT is theirs; tokens are everybody's.
+
+| settings of `budget` | TTFT mean | p95 | tokens/s | gave way |
+|---|---|---|---|---|
+";
+
+const FAIRNESS: &str = "
+## A client of ServeGen's that floods
+
+`pointsman simulate servegen.jsonl:rate=60,lasting=2min,flood=19,flood-factor=N --profile llm-d`, four executors, the default policies.
+N = 0: the client is not there. The others' p95 of TTFT with it, as a multiple of that without; of those with 20 requests or more.
+
+| N | requests | of the others finished | median client | worst client |
+|---|---|---|---|---|
+";
 
 /// Arguments of the benchmark.
 #[derive(Debug, Parser)]
@@ -41,6 +79,9 @@ struct Args {
     /// Simulate the first N requests of each workload alone
     #[arg(long, value_name = "N")]
     requests: Option<u64>,
+    /// Write the page to host/sim/RESULTS.md
+    #[arg(long)]
+    write: bool,
     /// Given by Cargo to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -48,28 +89,54 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    println!("# What simulations found\n");
-    println!("Made by `cargo xtask bench sim -- --traces FOLDER`. FOLDER has `{CONVERSATION}` of");
-    println!("Mooncake. The policies are the components that ship; each table is one command.");
-    for (heading, workload, bounds) in generated() {
-        println!("\n## {heading}");
-        measure(&args, &workload, &workload, bounds)?;
+    if !args.write {
+        return page(&mut stdout(), &args);
     }
-    overload()?;
-    full_fleet()?;
-    if let Some(folder) = &args.traces {
-        let clients = folder.join(SERVEGEN);
-        if clients.exists() {
-            fairness(&args, &clients.display().to_string())?;
-        }
-        let path = folder.join(CONVERSATION).display().to_string();
-        for profile in PROFILES {
-            println!("\n## Mooncake's conversation trace, profile `{profile}`");
-            for (executors, times) in LOADS {
-                let bounds =
-                    format!(" --profile {profile} --executors {executors} --speed-up {times}");
-                measure(&args, &path, CONVERSATION, &bounds)?;
-            }
+    let mut text = Vec::new();
+    page(&mut text, &args)?;
+    fs::write(RESULTS, text).with_context(|| format!("{RESULTS} cannot be written"))
+}
+
+/// Prints the whole page.
+fn page(out: &mut dyn Write, args: &Args) -> Result<()> {
+    heading(out)?;
+    for (heading, workload, bounds) in generated() {
+        writeln!(out, "\n## {heading}")?;
+        measure(out, args, [&workload, &workload, bounds])?;
+    }
+    overload(out)?;
+    full_fleet(out)?;
+    match &args.traces {
+        Some(folder) => traces(out, args, folder),
+        None => Ok(()),
+    }
+}
+
+/// Prints what the page is, and of which commit.
+fn heading(out: &mut dyn Write) -> Result<()> {
+    let mut git = Command::new("git");
+    let told = git.args(["log", "-1", "--format=%h of %cs"]).output()?;
+    let commit = String::from_utf8(told.stdout)?;
+    writeln!(out, "# What simulations found\n")?;
+    writeln!(out, "Commit {}. {HEADING}", commit.trim())?;
+    Ok(())
+}
+
+/// Prints what was found with the public traces in a folder.
+fn traces(out: &mut dyn Write, args: &Args, folder: &Path) -> Result<()> {
+    let clients = folder.join(SERVEGEN);
+    if clients.exists() {
+        fairness(out, args, &clients.display().to_string())?;
+    }
+    let path = folder.join(CONVERSATION).display().to_string();
+    for profile in PROFILES {
+        writeln!(
+            out,
+            "\n## Mooncake's conversation trace, profile `{profile}`"
+        )?;
+        for (executors, times) in LOADS {
+            let bounds = format!(" --profile {profile} --executors {executors} --speed-up {times}");
+            measure(out, args, [&path, CONVERSATION, &bounds])?;
         }
     }
     Ok(())
@@ -99,49 +166,36 @@ fn generated() -> [(&'static str, String, &'static str); 3] {
 }
 
 /// Prints what is served in good time at the capacity of a fleet, and at three times as many requests.
-fn overload() -> Result<()> {
-    println!("\n## Three times as many requests as can be served");
-    println!(
-        "\n`pointsman simulate poisson:rate=R,requests=100R,prompt=1000,output=200 --profile llm-d --executors 4"
-    );
-    println!(
-        "--policy budget.wasm…`; good are requests with a TTFT within 2 s and 25 ms between tokens.\n"
-    );
-    println!("| R a second | settings of `budget` | good a second |");
-    println!("|---|---|---|");
+fn overload(out: &mut dyn Write) -> Result<()> {
+    out.write_all(OVERLOAD.as_bytes())?;
     for (rate, settings) in [(11, ""), (33, ""), (33, ",wait-max=500")] {
         let good = goodput(rate, settings)?;
-        println!("| {rate} | {} | {good:.2} |", named(settings));
+        writeln!(out, "| {rate} | {} | {good:.2} |", named(settings))?;
     }
     Ok(())
 }
 
 /// Prints how soon urgent requests begin where throughput work has taken all slots, and what that costs it.
-fn full_fleet() -> Result<()> {
-    println!("\n## Latency-critical requests at a full fleet");
-    println!(
-        "\nFour executors of `measured`, 900 requests of the class `throughput` in the first second, and a"
-    );
-    println!(
-        "latency-critical one of 200 tokens each 0.3 s from the third on. TTFT is theirs; tokens are everybody's.\n"
-    );
-    println!("| settings of `budget` | TTFT mean | p95 | tokens/s | gave way |");
-    println!("|---|---|---|---|---|");
-    let row = |of: &str, it: FullFleet| {
-        let FullFleet {
-            ttft_mean_ms,
-            ttft_p95_ms,
-            tokens_per_s,
-            evicted,
-        } = it;
-        println!(
-            "| {of} | {ttft_mean_ms:.1} ms | {ttft_p95_ms:.1} ms | {tokens_per_s:.0} | {evicted} |"
-        );
-    };
-    row("alone", FullFleet::solo()?);
+fn full_fleet(out: &mut dyn Write) -> Result<()> {
+    out.write_all(FULL_FLEET.as_bytes())?;
+    row(out, "alone", FullFleet::solo()?)?;
     for settings in [",take-slots=never", "", ",take-slots=critical"] {
-        row(&named(settings), FullFleet::beside_bulk(settings)?);
+        row(out, &named(settings), FullFleet::beside_bulk(settings)?)?;
     }
+    Ok(())
+}
+
+fn row(out: &mut dyn Write, of: &str, it: FullFleet) -> Result<()> {
+    let FullFleet {
+        ttft_mean_ms,
+        ttft_p95_ms,
+        tokens_per_s,
+        evicted,
+    } = it;
+    writeln!(
+        out,
+        "| {of} | {ttft_mean_ms:.1} ms | {ttft_p95_ms:.1} ms | {tokens_per_s:.0} | {evicted} |"
+    )?;
     Ok(())
 }
 
@@ -154,17 +208,8 @@ fn named(settings: &str) -> String {
 }
 
 /// Simulates ServeGen's clients with and without one that floods, and prints what that does to the others.
-fn fairness(args: &Args, clients: &str) -> Result<()> {
-    println!("\n## A client of ServeGen's that floods");
-    println!(
-        "\n`pointsman simulate {SERVEGEN}:rate=60,lasting=2min,flood=19,flood-factor=N --profile llm-d`,"
-    );
-    println!(
-        "four executors, the default policies. N = 0: the client is not there. The others' p95 of TTFT"
-    );
-    println!("with it, as a multiple of that without; of those with 20 requests or more.\n");
-    println!("| N | requests | of the others finished | median client | worst client |");
-    println!("|---|---|---|---|---|");
+fn fairness(out: &mut dyn Write, args: &Args, clients: &str) -> Result<()> {
+    out.write_all(FAIRNESS.as_bytes())?;
     let alone = Clients::simulated(args, clients, 0)?;
     for factor in [20, 60] {
         let flooded = Clients::simulated(args, clients, factor)?;
@@ -191,7 +236,10 @@ fn fairness(args: &Args, clients: &str) -> Result<()> {
             .get(ratios.len() / 2)
             .context("no client with enough requests")?;
         let worst = ratios.last().context("no client with enough requests")?;
-        println!("| {factor} | {all} | {finished} of {requests} | {median:.2} | {worst:.2} |");
+        writeln!(
+            out,
+            "| {factor} | {all} | {finished} of {requests} | {median:.2} | {worst:.2} |"
+        )?;
     }
     Ok(())
 }
@@ -234,7 +282,7 @@ impl Clients {
 }
 
 /// Makes one simulation, and prints its command, with the workload as `shown`, and its table.
-fn measure(args: &Args, workload: &str, shown: &str, bounds: &str) -> Result<()> {
+fn measure(out: &mut dyn Write, args: &Args, [workload, shown, bounds]: [&str; 3]) -> Result<()> {
     let few = args.requests.map(|n| format!(" --requests {n}"));
     let few = few.unwrap_or_default();
     let routers = ROUTERS.map(|router| {
@@ -246,12 +294,15 @@ fn measure(args: &Args, workload: &str, shown: &str, bounds: &str) -> Result<()>
             format!("{path},{settings}")
         }
     });
-    println!("\n```text\n$ pointsman simulate {shown}{bounds}{few} --compare …");
+    writeln!(
+        out,
+        "\n```text\n$ pointsman simulate {shown}{bounds}{few} --compare …"
+    )?;
     let words = format!("{workload}{bounds}{few} --compare");
     let routers = routers.iter().map(String::as_str);
     let defaults = embedded::policies().context("the policies are not embedded")?;
     let table = simulated::said(words.split_whitespace().chain(routers), defaults)?;
-    print!("{}", table.replace(workload, shown));
-    println!("```");
+    write!(out, "{}", table.replace(workload, shown))?;
+    writeln!(out, "```")?;
     Ok(())
 }
