@@ -13,7 +13,11 @@ const DAY_SECONDS: u64 = 86_400;
 pub struct Settings {
     /// Milliseconds of waiting that outweigh one token more.
     pub wait_per_token: u32,
-    /// Tokens of an answer, at most: a longer one counts as this long.
+    /// Microseconds of waiting that outweigh one token more of the prompt that is not cached.
+    pub wait_per_prompt_token: u32,
+    /// Whether lengths of answers are learnt from those that were completed, for requests without a hint.
+    pub learn: bool,
+    /// Tokens of an answer that all work counts as, at most.
     pub tokens_max: u32,
     /// Seconds of head start, at most: a longer one counts as this.
     pub head_start_max: u32,
@@ -23,7 +27,9 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weights {
     pub(crate) wait_per_token: u64,
-    pub(crate) tokens_max: u32,
+    pub(crate) wait_per_prompt_token: u64,
+    pub(crate) work_max: u64,
+    pub(crate) learns: bool,
     pub(crate) head_start_max: u64,
 }
 
@@ -31,6 +37,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             wait_per_token: 10,
+            wait_per_prompt_token: 100,
+            learn: true,
             tokens_max: 4096,
             head_start_max: 300,
         }
@@ -49,10 +57,21 @@ impl Settings {
                 "Milliseconds of waiting that outweigh one token more.",
             ),
             Setting::number(
+                "wait-per-prompt-token",
+                0..=60_000_000,
+                default.wait_per_prompt_token,
+                "Microseconds of waiting that outweigh one token more of the prompt that is not cached.",
+            ),
+            Setting::yes_or_no(
+                "learn",
+                default.learn,
+                "Whether lengths of answers are learnt, for requests without a hint.",
+            ),
+            Setting::number(
                 "tokens-max",
                 1..=10_000_000,
                 default.tokens_max,
-                "Tokens of an answer, at most: a longer one counts as this long.",
+                "Tokens of an answer that all work counts as, at most.",
             ),
             Setting::number(
                 "head-start-max",
@@ -64,9 +83,12 @@ impl Settings {
     }
 
     pub(crate) fn weights(self) -> Weights {
+        let wait_per_token = u64::from(self.wait_per_token) * MICROS_PER_MILLISECOND;
         Weights {
-            wait_per_token: u64::from(self.wait_per_token) * MICROS_PER_MILLISECOND,
-            tokens_max: self.tokens_max,
+            wait_per_token,
+            wait_per_prompt_token: u64::from(self.wait_per_prompt_token),
+            work_max: u64::from(self.tokens_max) * wait_per_token,
+            learns: self.learn,
             head_start_max: u64::from(self.head_start_max) * MICROS_PER_SECOND,
         }
     }

@@ -2,18 +2,22 @@
 
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request};
-use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass};
+use pointsman_sdk::wire::types::{Change, Completion, Extent, Request, RequestClass};
 
 use super::instance;
 
-/// 10 ms a token, 4096 tokens, no head start beyond 2 s.
-const SETTINGS: &str = r#"{"head-start-max": 2}"#;
+/// 10 ms a token, 4096 tokens, no head start beyond 2 s, prompts do not count.
+const SETTINGS: &str = r#"{"head-start-max": 2, "wait-per-prompt-token": 0}"#;
 const TOKEN: u64 = SECOND / 100;
 
 fn policy(requests: Vec<Request>) -> Box<dyn Instance> {
+    policy_with(SETTINGS, requests)
+}
+
+fn policy_with(settings: &str, requests: Vec<Request>) -> Box<dyn Instance> {
     let mut policy = instance();
     policy
-        .configure(SETTINGS, bounds())
+        .configure(settings, bounds())
         .expect("valid settings");
     let changes = requests.into_iter().map(Change::Waiting).collect();
     policy.observe(0, Extent::Everything, changes);
@@ -96,6 +100,132 @@ fn a_head_start_is_waiting_granted_in_advance() {
         ],
         &[2, 3, 1],
     );
+}
+
+#[test]
+fn what_is_not_cached_of_a_prompt_is_work_too() {
+    let prompting = |id, prompt_tokens| Request {
+        prompt_tokens,
+        ..expecting(id, 0, 10)
+    };
+    // 100 ms of answer each; 200 ms, 100 ms and, but for what is cached, 300 ms of prompt.
+    let requests = vec![prompting(1, 2000), prompting(2, 1000), prompting(3, 3000)];
+    let mut policy = policy_with("{}", requests);
+    assert_eq!(policy.order(at(0), asked(&[1, 2, 3])), [2, 1, 3]);
+    let mut asked = asked(&[1, 2, 3]);
+    asked[2].cached_tokens = 2500;
+    assert_eq!(policy.order(at(0), asked), [3, 2, 1]);
+}
+
+/// A request of a tenant that says nothing of the length of its answer.
+fn silent(id: u64, tenant: u32) -> Request {
+    Request {
+        tenant,
+        output_tokens_max: 5000,
+        ..request(id)
+    }
+}
+
+fn completed(of: &Request, output_tokens: u32) -> Change {
+    Change::Completed(Completion {
+        request: of.id,
+        executor: 0,
+        model: of.model,
+        tenant: of.tenant,
+        prompt_tokens: of.prompt_tokens,
+        cached_tokens: 0,
+        output_tokens,
+        queued_micros: 0,
+        ttft_micros: None,
+        total_micros: 0,
+        ok: true,
+    })
+}
+
+/// Tells of twenty answers each to requests as these, which waited before.
+fn teach(policy: &mut dyn Instance, of: &[(Request, u32)]) {
+    for id in 1000..1020 {
+        for (place, (request, output_tokens)) in (0..).zip(of) {
+            let request = Request {
+                id: 100 * id + place,
+                ..request.clone()
+            };
+            let ended = completed(&request, *output_tokens);
+            let rows = vec![
+                Change::Waiting(request.clone()),
+                Change::WaitingGone(request.id),
+                ended,
+            ];
+            policy.observe(0, Extent::SinceLast, rows);
+        }
+    }
+}
+
+fn order(policy: &mut dyn Instance, requests: &[Request]) -> Vec<u64> {
+    let rows = requests.iter().cloned().map(Change::Waiting);
+    policy.observe(0, Extent::SinceLast, rows.collect());
+    let ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
+    policy.order(at(0), asked(&ids))
+}
+
+#[test]
+fn lengths_are_learnt_by_tenant_and_label_where_nothing_is_hinted() {
+    let labelled = |id, label| Request {
+        labels: Some(vec![label]),
+        ..silent(id, 3)
+    };
+    let lessons = [
+        (silent(0, 1), 400),
+        (silent(0, 2), 20),
+        (labelled(0, 7), 100),
+        (labelled(0, 8), 1000),
+    ];
+    let waiting = [
+        silent(1, 1),
+        silent(2, 2),
+        labelled(3, 7),
+        labelled(4, 8),
+        // Hints are believed.
+        Request {
+            output_tokens_expected: Some(1),
+            ..silent(5, 1)
+        },
+    ];
+    let mut taught = policy(Vec::new());
+    teach(&mut *taught, &lessons);
+    assert_eq!(order(&mut *taught, &waiting), [5, 2, 3, 1, 4]);
+    // A fresh instance knows it from the snapshot, and one that does not learn knows nothing.
+    let mut fresh = policy(Vec::new());
+    fresh.restore(taught.snapshot()).expect("it was made so");
+    assert_eq!(order(&mut *fresh, &waiting), [5, 2, 3, 1, 4]);
+    let mut untaught = policy_with(r#"{"learn": false}"#, Vec::new());
+    teach(&mut *untaught, &lessons);
+    assert_eq!(order(&mut *untaught, &waiting), [5, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_request_that_comes_back_is_expected_to_be_one_of_the_longer_ones() {
+    let mut policy = policy(Vec::new());
+    // Of one tenant half the answers are short; all of the other's have 300 tokens.
+    teach(
+        &mut *policy,
+        &[
+            (silent(0, 1), 10),
+            (silent(0, 1), 1000),
+            (silent(0, 2), 300),
+        ],
+    );
+    let first = silent(1, 1);
+    let other = silent(2, 2);
+    assert_eq!(order(&mut *policy, &[first.clone(), other.clone()]), [2, 1]);
+    // With 200 generated it is one of the long ones, and about 700 are left; with 800, about 100.
+    let back = |generated: u32, attempts| Request {
+        attempts,
+        output_tokens_max: first.output_tokens_max - generated,
+        ..first.clone()
+    };
+    assert_eq!(order(&mut *policy, &[back(200, 1), other.clone()]), [2, 1]);
+    assert_eq!(order(&mut *policy, &[back(800, 2), other]), [1, 2]);
 }
 
 #[test]
