@@ -16,6 +16,7 @@ use pointsman_server::embedded;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::overload::{FullFleet, goodput};
 use pointsman_tests::simulated;
+use serde_json::Value;
 
 /// Policies that route otherwise than the default: round robin, and Dynamo's formula with its own
 /// weights and with those that served it best on the conversation trace.
@@ -68,6 +69,17 @@ N = 0: the client is not there. The others' p95 of TTFT with it, as a multiple o
 
 | N | requests | of the others finished | median client | worst client |
 |---|---|---|---|---|
+";
+
+const LENGTHS: &str = "
+## Lengths of answers that nobody states
+
+Mean wait with four executors of `llm-d`: in order of arrival (`shortest-first,wait-per-token=0`), with lengths that `shortest-first` learns from
+completions, and with lengths that clients state (`--lengths hinted`). The last column is the part of the way from the first to the third. Strikes are
+requests that the host placed because they had waited too long.
+
+| workload | by arrival | learnt | stated | of the way | strikes |
+|---|---|---|---|---|---|
 ";
 
 /// Arguments of the benchmark.
@@ -127,6 +139,7 @@ fn traces(out: &mut dyn Write, args: &Args, folder: &Path) -> Result<()> {
     let clients = folder.join(SERVEGEN);
     if clients.exists() {
         fairness(out, args, &clients.display().to_string())?;
+        lengths(out, folder)?;
     }
     let path = folder.join(CONVERSATION).display().to_string();
     for profile in PROFILES {
@@ -242,6 +255,43 @@ fn fairness(out: &mut dyn Write, args: &Args, clients: &str) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Prints how near learnt lengths of answers come to stated ones.
+fn lengths(out: &mut dyn Write, folder: &Path) -> Result<()> {
+    out.write_all(LENGTHS.as_bytes())?;
+    for (trace, keys) in [
+        (SERVEGEN, ":rate=150,lasting=30s"),
+        (CONVERSATION, " --requests 3000 --speed-up 1.6"),
+    ] {
+        let workload = format!("{}{keys}", folder.join(trace).display());
+        let [by_arrival, _] = waited(&workload, "unknown", ",wait-per-token=0")?;
+        let [learnt, strikes] = waited(&workload, "unknown", "")?;
+        let [stated, _] = waited(&workload, "hinted", "")?;
+        let way = 100.0 * (by_arrival - learnt) / (by_arrival - stated);
+        writeln!(
+            out,
+            "| `{trace}{keys}` | {by_arrival:.0} ms | {learnt:.0} ms | {stated:.0} ms | {way:.0} % | {strikes} |"
+        )?;
+    }
+    Ok(())
+}
+
+/// Simulates `shortest-first` with these settings. Returns the mean wait in milliseconds and the number of
+/// strikes.
+fn waited(workload: &str, lengths: &str, settings: &str) -> Result<[f64; 2]> {
+    let policy = component_path("shortest-first").display().to_string();
+    let words = format!(
+        "{workload} --profile llm-d --executors 4 --wait-max 24h --lengths {lengths} --policy {policy}{settings}"
+    );
+    let defaults = embedded::policies().context("the policies are not embedded")?;
+    let report = simulated::json(words.split_whitespace(), defaults)?;
+    let report = &report["contenders"][0]["runs"][0]["report"];
+    let number = |value: &Value| value.as_f64().context("no number");
+    Ok([
+        number(&report["wait_ms"]["mean"])?,
+        number(&report["strikes"])?,
+    ])
 }
 
 /// The ends of each client's requests, and how soon they began.

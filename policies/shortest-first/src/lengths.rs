@@ -60,7 +60,7 @@ pub(crate) struct Distribution {
     pub(crate) buckets: [u16; BUCKETS],
 }
 
-/// What tells one request's group from others'.
+/// Features by which requests are grouped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Features<'a> {
     pub(crate) account: Account,

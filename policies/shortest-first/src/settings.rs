@@ -15,7 +15,7 @@ pub struct Settings {
     pub wait_per_token: u32,
     /// Microseconds of waiting that outweigh one token more of the prompt that is not cached.
     pub wait_per_prompt_token: u32,
-    /// Whether lengths of answers are learnt from those that were completed, for requests without a hint.
+    /// Learning of lengths from answers that were completed, for requests without a hint.
     pub learn: bool,
     /// Tokens of an answer that all work counts as, at most.
     pub tokens_max: u32,

@@ -1,3 +1,5 @@
+//! Lengths as they are learnt, by hand-computed means.
+
 use super::{Account, BUCKETS, Features, GROUPS_MAX, Lengths, bucket, middle};
 
 fn features(tenant: u32, prompt_tokens: u32, labels: &[u32]) -> Features<'_> {
