@@ -97,19 +97,24 @@ async fn a_full_queue_is_treated_as_the_admission_policy_is_set_to() -> Result<(
     Ok(())
 }
 
+/// Leaves one slot, and has two tenants with a key of their name.
+fn two_tenants(config: &mut Config) {
+    config.executors[0].terms.slots = 1;
+    for name in ["flood", "calm"] {
+        config.tenants.push(TenantConfig::new(name));
+        config.keys.push(ApiKey {
+            sha256: Sha256::digest(name).into(),
+            rights: Rights::of_tenant(name),
+        });
+    }
+}
+
 /// Has the tenant `calm` come last to a server whose slot and queue the tenant `flood` has filled.
 /// Returns the tenants in the order in which their requests ended.
 async fn ended_after_a_flood(share_lag: u32) -> Result<Vec<&'static str>> {
     const WAITING: usize = 6;
     let serving = Serving::start(|config| {
-        config.executors[0].terms.slots = 1;
-        for name in ["flood", "calm"] {
-            config.tenants.push(TenantConfig::new(name));
-            config.keys.push(ApiKey {
-                sha256: Sha256::digest(name).into(),
-                rights: Rights::of_tenant(name),
-            });
-        }
+        two_tenants(config);
         set(config, "aging", &json!({"share-lag": share_lag}));
     })
     .await?;
@@ -139,6 +144,42 @@ async fn a_tenant_that_floods_the_queue_keeps_no_other_waiting_for_it() -> Resul
     ensure!(ended[0] == "calm", "{ended:?}");
     let ended = ended_after_a_flood(0).await?;
     ensure!(ended.last() == Some(&"calm"), "{ended:?}");
+    Ok(())
+}
+
+/// Has one tenant ask for long answers and the other for short ones, nine times each, and then one more of both
+/// wait, the long one first. Returns the message whose answer came first.
+async fn first_once_taught(settings: &str) -> Result<&'static str> {
+    const LONG: &str = "Count from 1 to 30.";
+    const SHORT: &str = "Hello";
+    let serving = Serving::start(two_tenants).await?;
+    serving
+        .decide_by("shortest-first", "shortest-first", settings)
+        .await?;
+    let [flood, calm] = ["flood", "calm"].map(|name| serving.client.with_key(name));
+    for (client, message) in [(flood, LONG), (calm, SHORT)] {
+        for _ in 0..9 {
+            client.chat(message).await?.text()?;
+        }
+    }
+    let mut stream = flood.stream(&long()).await?;
+    stream.first_text().await?;
+    let mut ended = task::JoinSet::new();
+    for (waiting, client, message) in [(1, flood, LONG), (2, calm, SHORT)] {
+        ended.spawn(async move { client.chat(message).await?.text().map(|_| message) });
+        serving.load_until(|load| load.queued == waiting).await?;
+    }
+    drop(stream);
+    let first = ended.join_next().await.context("two wait")??;
+    ended.join_next().await.context("two wait")???;
+    serving.idle().await?;
+    first
+}
+
+#[tokio::test]
+async fn lengths_that_nobody_states_are_learnt_and_the_shortest_goes_first() -> Result<()> {
+    ensure!(first_once_taught("").await? == "Hello");
+    ensure!(first_once_taught("learn = false").await? != "Hello");
     Ok(())
 }
 
