@@ -91,9 +91,9 @@ struct Args {
     /// Simulate the first N requests of each workload alone
     #[arg(long, value_name = "N")]
     requests: Option<u64>,
-    /// Write the page to host/sim/RESULTS.md
-    #[arg(long)]
-    write: bool,
+    /// Write the page to a file, by default host/sim/RESULTS.md
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = RESULTS)]
+    write: Option<PathBuf>,
     /// Given by Cargo to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -101,12 +101,12 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    if !args.write {
+    let Some(path) = &args.write else {
         return page(&mut stdout(), &args);
-    }
+    };
     let mut text = Vec::new();
     page(&mut text, &args)?;
-    fs::write(RESULTS, text).with_context(|| format!("{RESULTS} cannot be written"))
+    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
 /// Prints the whole page.
