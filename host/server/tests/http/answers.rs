@@ -251,8 +251,8 @@ fn failures() -> [(Outcome, u16, &'static str, Option<&'static str>); 12] {
             "unserved",
             Some("4"),
         ),
-        (expired(deadline), 503, "deadline_exceeded", None),
-        (expired(wait), 503, "wait_exceeded", None),
+        (expired(deadline), 503, "deadline_exceeded", Some("5")),
+        (expired(wait), 503, "wait_exceeded", Some("5")),
         (Outcome::Cancelled, 503, "shutting_down", Some("5")),
         (
             failed(FailedWhy::NotRetryable),
