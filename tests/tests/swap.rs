@@ -89,7 +89,8 @@ async fn what_is_swapped_out_goes_on_as_it_was_and_is_computed_once() -> Result<
     let most = 16.0 * one + swapped + again;
     ensure!(
         computed <= most,
-        "{computed} tokens of prompts were computed, {most} at most"
+        "{computed} tokens of prompts were computed, {most} at most, with {swapped} swaps and {again} \
+         tokens computed again"
     );
     let decisions = client.get("/admin/decisions").await?.json()?;
     let said = decisions.to_string();
