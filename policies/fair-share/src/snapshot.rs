@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use pointsman_sdk::snapshot;
+
 use crate::accounts::{Account, Accounts};
 
 /// A flag, and the last tenant that waited.
@@ -58,9 +60,6 @@ fn flag(rest: &mut &[u8]) -> Result<bool, String> {
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], String> {
-    let (taken, after) = rest
-        .split_first_chunk()
-        .ok_or_else(|| format!("a snapshot ends {} bytes early", N - rest.len()))?;
-    *rest = after;
-    Ok(*taken)
+    let left = rest.len();
+    snapshot::take(rest).ok_or_else(|| format!("a snapshot ends {} bytes early", N - left))
 }

@@ -101,6 +101,7 @@ mod requests;
 mod router;
 mod rows;
 mod settings;
+pub mod snapshot;
 mod table;
 pub mod tenants;
 mod turns;

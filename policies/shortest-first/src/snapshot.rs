@@ -1,5 +1,7 @@
 //! What was learnt, and the requests that are remembered, as bytes for a fresh instance.
 
+use pointsman_sdk::snapshot::take;
+
 use crate::lengths::{Account, BUCKETS, Distribution, Group, Lengths, Mark};
 use crate::seen::{Entry, Seen};
 
@@ -95,12 +97,6 @@ fn take_entry(left: &mut &[u8]) -> Option<(u64, Entry)> {
 
 fn take_u32(left: &mut &[u8]) -> Option<u32> {
     take(left).map(u32::from_le_bytes)
-}
-
-fn take<const N: usize>(left: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = left.split_first_chunk::<N>()?;
-    *left = rest;
-    Some(*first)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::{Account, Tenants};
 use crate::LastMinute;
+use crate::snapshot::take;
 
 /// Bytes of one account: its tenant's id, five counters, and the bucket.
 const ENTRY_BYTES: usize = 4 + 5 * 8 + 16;
@@ -60,10 +61,4 @@ fn entry(left: &mut &[u8]) -> Option<(u32, Account)> {
         spent: u128::from_le_bytes(take(left)?),
     };
     Some((tenant, account))
-}
-
-fn take<const N: usize>(left: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = left.split_first_chunk::<N>()?;
-    *left = rest;
-    Some(*first)
 }
