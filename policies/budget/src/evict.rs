@@ -3,7 +3,7 @@
 //! A shortage of blocks is covered by one other engine of the device, the one whose least urgent
 //! work is the least urgent of all; failing that by the engine that needs them. A slot or a model's
 //! place is given up on the executor that the needy request goes to. A slot becomes free without that before
-//! long, so it is taken only where that pays ([`slots`]).
+//! long, so it is taken only for some ([`slots`]), and the caller bounds what that costs.
 //!
 //! # Invariants
 //! 1. No victim is more urgent than the needy, nor as urgent where the needy is waiting
@@ -20,7 +20,7 @@ use pointsman_sdk::wire::types::{Request, Sequence};
 use pointsman_sdk::{Executor, Lack, Mirror, Urgency};
 
 use crate::reason::Reason;
-pub(crate) use slots::SlotTerms;
+use crate::settings::TakeSlots;
 use victims::{Asked, Candidates};
 
 /// Names victims, where some cover the shortage.
@@ -34,21 +34,22 @@ pub(crate) fn eviction(
     let targets = Lack::all(mirror, now, shortage);
     let offer = match shortage.cause {
         Cause::Blocks => for_blocks(mirror, &needy, &targets, rules.yield_to_older),
-        Cause::Slots => for_a_slot(mirror, rules.slots.asked(&needy, now)?, &targets),
+        Cause::Slots => for_a_slot(
+            mirror,
+            slots::asked(rules.take_slots, &needy, now)?,
+            &targets,
+        ),
         Cause::Models => for_a_model(mirror, &needy, &targets),
     }?;
     let executor = offer.target.executor;
     let device = mirror.device(executor.info.device);
     let room = device.map_or(0, |device| device.host_blocks_free);
     let victims = swap::ways(mirror, &offer.victims, room, rules.swap_from);
-    let eviction = Eviction {
+    Some(Eviction {
         executor: executor.id(),
         victims,
         reason: offer.reason.index(),
-    };
-    let pays =
-        shortage.cause != Cause::Slots || recomputed(mirror, &eviction) <= rules.slots.tokens_left;
-    pays.then_some(eviction)
+    })
 }
 
 /// Tokens that the victims of an eviction compute again, but for what is cached by then.
@@ -67,7 +68,7 @@ pub(crate) struct Rules {
     pub(crate) yield_to_older: YieldToOlder,
     /// Tokens that a victim must hold for itself to be swapped.
     pub(crate) swap_from: u32,
-    pub(crate) slots: SlotTerms,
+    pub(crate) take_slots: TakeSlots,
 }
 
 /// Permission for a running sequence to take from later ones as urgent.

@@ -30,7 +30,7 @@ use pointsman_sdk::{
 };
 
 use admit::{Books, Door};
-use evict::{Rules, SlotTerms, YieldToOlder};
+use evict::{Rules, YieldToOlder};
 use queue::Queue;
 use reason::Reason;
 pub use settings::{Overflow, Settings, TakeSlots};
@@ -153,9 +153,12 @@ impl Preemption for Budget {
     const NEEDS: Feed = Feed::FIT.union(Feed::SEQUENCES).union(Feed::TENANTS);
 
     fn evict(&mut self, mirror: &Mirror, at: Moment, shortage: &Shortage) -> Option<Eviction> {
-        let eviction = evict::eviction(mirror, at.now, shortage, self.rules(at.now))?;
+        let eviction = evict::eviction(mirror, at.now, shortage, self.rules())?;
         if shortage.cause == Cause::Slots {
             let tokens = evict::recomputed(mirror, &eviction);
+            if tokens > self.tokens_left(at.now) {
+                return None;
+            }
             self.recomputed.add(at.now, tokens);
         }
         Some(eviction)
@@ -163,28 +166,24 @@ impl Preemption for Budget {
 }
 
 impl Budget {
-    fn rules(&self, now: u64) -> Rules {
-        let Settings {
-            yield_to_older,
-            swap_from,
-            take_slots,
-            recompute_max,
-            ..
-        } = self.settings;
-        let served = self.tenants.served_within_minute(now);
-        let may_recompute = served.saturating_mul(recompute_max.into()) / 1000;
+    fn rules(&self) -> Rules {
         Rules {
-            yield_to_older: if yield_to_older {
+            yield_to_older: if self.settings.yield_to_older {
                 YieldToOlder::LastResort
             } else {
                 YieldToOlder::Never
             },
-            swap_from,
-            slots: SlotTerms {
-                takes: take_slots,
-                tokens_left: may_recompute.saturating_sub(self.recomputed.at(now)),
-            },
+            swap_from: self.settings.swap_from,
+            take_slots: self.settings.take_slots,
         }
+    }
+
+    /// The tokens that victims of slots may have to compute again now: a part of those served within the
+    /// last minute, less what others have to.
+    fn tokens_left(&self, now: u64) -> u64 {
+        let served = self.tenants.served_within_minute(now);
+        let may_recompute = served.saturating_mul(self.settings.recompute_max.into()) / 1000;
+        may_recompute.saturating_sub(self.recomputed.at(now))
     }
 }
 

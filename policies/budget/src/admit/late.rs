@@ -2,7 +2,7 @@
 //!
 //! An arrival is taken to go before whatever is less urgent, and to have its turns among tenants by
 //! their weights: for each request of its own tenant that is before it, and for itself, each other tenant has its weight's part. That is
-//! the least that the default order gives it, so under that order nobody is refused who would have come in time.
+//! about what the default order gives it. A pace is an estimate, and so is what follows.
 
 use pointsman_sdk::Urgency;
 use pointsman_sdk::wire::types::{Request, Stage};
