@@ -136,6 +136,35 @@ async fn a_request_goes_where_its_prompt_is_cached() -> Result<()> {
     serving.server.stop().await
 }
 
+#[tokio::test]
+async fn a_request_weighs_what_is_cached_by_settings_of_its_own() -> Result<()> {
+    let executors = ["a", "b"].map(|name| (name, ExecutorTerms::default()));
+    let serving = Serving::start(|config| {
+        serve_demo(config, executors);
+        config.hints.label_keys = vec!["memory-aware.device-credit".to_owned()];
+    })
+    .await?;
+    let client = serving.client;
+    ask(client, &on("b", long("six"))).await?.text()?;
+    let labelled = |value: &str| {
+        let mut body = long("six");
+        body["pointsman"] = json!({"labels": {"memory-aware.device-credit": value}});
+        body
+    };
+    let placed = async |body: &Value| {
+        let answer = ask(client, body).await?;
+        let header = |name| answer.header(name).to_owned();
+        anyhow::Ok((header("x-pointsman-executor"), header("x-pointsman-reason")))
+    };
+    let (executor, reason) = placed(&labelled("much")).await?;
+    ensure!(executor == "b" && reason.contains("of no use"), "{reason}");
+    // `a` was attached first, and has had no request.
+    let (executor, reason) = placed(&labelled("0")).await?;
+    ensure!(executor == "a", "{executor}: {reason}");
+    serving.idle().await?;
+    serving.server.stop().await
+}
+
 /// Two tenants.
 fn two_keys(config: &mut Config) {
     config.keys = ["one", "two"]

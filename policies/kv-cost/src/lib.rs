@@ -19,8 +19,8 @@ use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::Health;
 use pointsman_sdk::{
-    Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Pick, Place, Policy,
-    Ranking, Router, Setting, explain, export,
+    BadOverride, Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Overrides,
+    Pick, Place, Policy, Ranking, Router, Setting, explain, export,
 };
 
 use cost::{Prompt, cost, credit_unlisted};
@@ -30,6 +30,7 @@ pub use settings::{Settings, Ties};
 #[derive(Debug)]
 pub struct KvCost {
     settings: Settings,
+    overrides: Overrides<Settings>,
     /// Executors by the cost of a request of no tokens. Among executors that hold the same of a
     /// prompt this is the order for any request.
     ranking: Ranking<Rank>,
@@ -43,6 +44,8 @@ pointsman_sdk::reasons! {
     enum Reason {
         LeastCost = "least cost",
         Drawn = "drawn by cost",
+        Own = "cost by settings of its own",
+        BadOverride = "cost by the operator's settings: a label that would override one is of no use",
         NoRoom = "no room anywhere",
     }
 }
@@ -67,6 +70,7 @@ impl Policy for KvCost {
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
             settings,
+            overrides: Settings::overrides(),
             ranking: Ranking::default(),
         })
     }
@@ -78,7 +82,9 @@ impl Policy for KvCost {
 
 impl ExecutorIndex for KvCost {
     fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
-        let Self { settings, ranking } = self;
+        let Self {
+            settings, ranking, ..
+        } = self;
         ranking.update(fleet, executors, |place| {
             let cost = cost(settings, Prompt::default(), fleet, &place.executor);
             (place.readiness().degraded, cost)
@@ -87,20 +93,19 @@ impl ExecutorIndex for KvCost {
 }
 
 impl Router for KvCost {
+    /// A request overrides settings by names of labels.
+    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+
     const UNKNOWN: u16 = Reason::NoRoom.index();
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
-        let chosen = if self.is_ranked(case) {
+        let (settings, reason) = self.terms(case);
+        let chosen = if self.is_ranked(&settings, case) {
             self.cheapest(case)
         } else {
-            self.drawn(case)
+            drawn(&settings, case)
         };
         let place = chosen.ok_or_else(|| case.hold(None, Reason::NoRoom.index()))?;
-        let reason = if self.settings.temperature > 0 {
-            Reason::Drawn
-        } else {
-            Reason::LeastCost
-        };
         Ok(Pick::new(&place, reason.index()))
     }
 
@@ -113,17 +118,24 @@ impl Router for KvCost {
 }
 
 impl KvCost {
-    fn cost(&self, case: &Case<'_>, executor: &Executor<'_>) -> u64 {
-        let prompt = Prompt::on(&self.settings, case, executor.id());
-        cost(&self.settings, prompt, case.fleet, executor)
+    /// The settings for a request, and the reason for a place that they find it.
+    fn terms(&self, case: &Case<'_>) -> (Settings, Reason) {
+        let settings = self.settings;
+        match self.overrides.of(case, &settings) {
+            Ok(Some(own)) => (own, Reason::Own),
+            Err(BadOverride) => (settings, Reason::BadOverride),
+            Ok(None) if settings.temperature > 0 => (settings, Reason::Drawn),
+            Ok(None) => (settings, Reason::LeastCost),
+        }
     }
 
     /// Returns whether the least cost wins, and executors that are not listed as holding a part of
     /// the prompt stand in the order of the ranking: they hold no more than the prompt.
-    fn is_ranked(&self, case: &Case<'_>) -> bool {
+    fn is_ranked(&self, settings: &Settings, case: &Case<'_>) -> bool {
         let prompt = u64::from(case.request.prompt_tokens);
-        (self.settings.temperature, self.settings.ties) == (0, Ties::AttachOrder)
-            && credit_unlisted(&self.settings, case.cached) <= prompt * 1000
+        *settings == self.settings
+            && settings.least_wins()
+            && credit_unlisted(settings, case.cached) <= prompt * 1000
     }
 
     /// The place of the least cost: on a listed executor, or on the first in the ranking that is
@@ -137,32 +149,39 @@ impl KvCost {
         let other = others.find_map(|id| case.place(id));
         let holders = listed.iter().filter_map(|id| case.place(*id));
         holders.chain(other).min_by_key(|place| {
-            let cost = self.cost(case, &place.executor);
+            let cost = cost_of(&self.settings, case, &place.executor);
             (place.readiness().degraded, cost, place.executor.position)
         })
     }
+}
 
-    /// A place drawn among executors that are up, or else among the degraded ones.
-    fn drawn<'a>(&self, case: &Case<'a>) -> Option<Place<'a>> {
-        let executors = case.fleet.mirror.executors();
-        let mut open: Vec<Place<'_>> = executors.filter_map(|at| case.place_on(at)).collect();
-        if open.iter().any(|place| is_up(&place.executor)) {
-            open.retain(|place| is_up(&place.executor));
-        }
-        let costs = open.iter().map(|place| self.cost(case, &place.executor));
-        let costs: Vec<u64> = costs.collect();
-        if (self.settings.temperature, self.settings.ties) == (0, Ties::AttachOrder) {
-            let least = (0..open.len()).min_by_key(|&at| costs[at])?;
-            return Some(open[least]);
-        }
-        if open.is_empty() {
-            return None;
-        }
-        let weights = draw::weights(&costs, self.settings.temperature);
-        // Mixed twice, so that two seeds do not deal the same numbers to other requests.
-        let number = split_mix(split_mix(self.settings.seed) ^ case.request.id);
-        Some(open[draw::draw(&weights, number)])
+/// A place drawn among executors that are up, or else among the degraded ones.
+fn drawn<'a>(settings: &Settings, case: &Case<'a>) -> Option<Place<'a>> {
+    let executors = case.fleet.mirror.executors();
+    let mut open: Vec<Place<'_>> = executors.filter_map(|at| case.place_on(at)).collect();
+    if open.iter().any(|place| is_up(&place.executor)) {
+        open.retain(|place| is_up(&place.executor));
     }
+    let costs = open
+        .iter()
+        .map(|place| cost_of(settings, case, &place.executor));
+    let costs: Vec<u64> = costs.collect();
+    if settings.least_wins() {
+        let least = (0..open.len()).min_by_key(|&at| costs[at])?;
+        return Some(open[least]);
+    }
+    if open.is_empty() {
+        return None;
+    }
+    let weights = draw::weights(&costs, settings.temperature);
+    // Mixed twice, so that two seeds do not deal the same numbers to other requests.
+    let number = split_mix(split_mix(settings.seed) ^ case.request.id);
+    Some(open[draw::draw(&weights, number)])
+}
+
+fn cost_of(settings: &Settings, case: &Case<'_>, executor: &Executor<'_>) -> u64 {
+    let prompt = Prompt::on(settings, case, executor.id());
+    cost(settings, prompt, case.fleet, executor)
 }
 
 fn is_up(executor: &Executor<'_>) -> bool {
@@ -174,9 +193,10 @@ impl Explanation for KvCost {
 
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
         let mut executors = case.fleet.mirror.executors();
+        let (settings, _) = self.terms(case);
         let another_is_up = executors.any(|at| is_up(&at) && case.fit(&at).is_ok());
         let candidate = |executor: Executor<'_>| {
-            let cost = self.cost(case, &executor);
+            let cost = cost_of(&settings, case, &executor);
             let fitted = case.fit(&executor);
             let place = match fitted {
                 Ok(_) if another_is_up && !is_up(&executor) => "degraded, and another is up".into(),

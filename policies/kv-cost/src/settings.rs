@@ -1,6 +1,6 @@
 //! The operator's settings.
 
-use pointsman_sdk::Setting;
+use pointsman_sdk::{Overridable, Overrides, Setting};
 use serde::Deserialize;
 
 /// The most that a cached token may save, in thousandths. Above 1,000 it also outweighs prompts that
@@ -57,7 +57,28 @@ impl Default for Settings {
     }
 }
 
+/// Settings that a request may override: those that its cost and the draw depend on.
+const OVERRIDABLE: [Overridable<Settings>; 7] = [
+    ("prefill-scale", |own| &mut own.prefill_scale),
+    ("device-credit", |own| &mut own.device_credit),
+    ("host-credit", |own| &mut own.host_credit),
+    ("disk-credit", |own| &mut own.disk_credit),
+    ("shared-credit", |own| &mut own.shared_credit),
+    ("request-cost", |own| &mut own.request_cost),
+    ("temperature", |own| &mut own.temperature),
+];
+
 impl Settings {
+    /// The settings that a request may override.
+    pub(crate) fn overrides() -> Overrides<Self> {
+        Overrides::new("kv-cost", &Self::described(), &OVERRIDABLE)
+    }
+
+    /// Returns whether the executor of the least cost is chosen, and of equals the first attached.
+    pub(crate) fn least_wins(&self) -> bool {
+        (self.temperature, self.ties) == (0, Ties::AttachOrder)
+    }
+
     /// The settings, described. Scales above a hundred and requests of more than a million tokens are
     /// slips of the pen, and within these ranges no cost overflows.
     pub(crate) fn described() -> Vec<Setting> {

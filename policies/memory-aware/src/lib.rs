@@ -25,8 +25,8 @@ use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::Change;
 use pointsman_sdk::{
-    Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Mirror, Pick, Policy,
-    Ranking, Reach, Router, Setting, Turns, export,
+    BadOverride, Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Mirror,
+    Overrides, Pick, Policy, Ranking, Reach, Router, Setting, Turns, export,
 };
 
 use cold::Drains;
@@ -41,6 +41,7 @@ pub use settings::{Balance, ColdModels, GroupHint, Rendezvous, Settings};
 #[derive(Debug)]
 pub struct MemoryAware {
     settings: Settings,
+    overrides: Overrides<Settings>,
     turns: Turns,
     ranking: Ranking<Rank>,
     roster: Roster,
@@ -72,6 +73,7 @@ impl Policy for MemoryAware {
     fn new(settings: Settings) -> Result<Self, String> {
         Ok(Self {
             settings: settings.checked()?,
+            overrides: Settings::overrides(),
             turns: Turns::default(),
             ranking: Ranking::default(),
             roster: Roster::default(),
@@ -138,13 +140,18 @@ impl Router for MemoryAware {
     }
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
-        let search = Search::new(self, case);
+        let own = self.own(case);
+        let search = Search::new(self, own.unwrap_or(self.settings), case);
         if let Some(blocked) = self.known.blocked(&search) {
             return Err(held(case, blocked));
         }
         let may_look = self.may_look(&search);
         let (_, choice) = search.choose(may_look);
         match choice {
+            Ok(choice) if own.is_err() => Ok(Pick {
+                reason: Reason::BadOverride.index(),
+                ..choice.pick(self.settings.balance)
+            }),
             Ok(choice) if search.may_wait => Ok(choice.pick(self.settings.balance)),
             Ok(choice) => Ok(Pick {
                 reason: Reason::HeldOut.index(),
@@ -176,11 +183,22 @@ impl Explanation for MemoryAware {
     const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
 
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
-        explain::candidates(Search::new(self, case))
+        let settings = self.own(case).unwrap_or(self.settings);
+        explain::candidates(Search::new(self, settings, case))
     }
 }
 
 impl MemoryAware {
+    /// The settings for a request.
+    ///
+    /// # Errors
+    /// If it would override one, and cannot.
+    #[inline]
+    fn own(&self, case: &Case<'_>) -> Result<Settings, BadOverride> {
+        let own = self.overrides.of(case, &self.settings)?;
+        Ok(own.unwrap_or(self.settings))
+    }
+
     /// A look is always taken where a request is pinned, or hashed with a look anyway.
     fn may_look(&self, search: &Search<'_>) -> MayLook {
         let looks = search.request().allowed.is_some() || search.session.is_some();

@@ -18,5 +18,6 @@ pointsman_sdk::reasons! {
         Waiver = "its model is warm nowhere: another's warm hold is waived",
         Drain = "where there is room is kept free for a model that is warm nowhere",
         HeldOut = "held for as long as the host allows: no warm hold, drain or group binds it now",
+        BadOverride = "by the operator's settings: a label that would override one is of no use",
     }
 }

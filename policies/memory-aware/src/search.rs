@@ -17,7 +17,7 @@ use crate::cold::Drains;
 use crate::rank::Rank;
 use crate::reason::Reason;
 use crate::roster::Scope;
-use crate::settings::{Balance, GroupHint, Rendezvous};
+use crate::settings::{Balance, GroupHint, Rendezvous, Settings};
 pub(crate) use lead::{Lead, Why};
 pub(crate) use look::{Blocked, Lack};
 
@@ -25,6 +25,8 @@ pub(crate) use look::{Blocked, Lack};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search<'a> {
     pub(crate) policy: &'a MemoryAware,
+    /// The settings for the request.
+    pub(crate) settings: Settings,
     pub(crate) drains: &'a Drains,
     pub(crate) case: &'a Case<'a>,
     /// The group that the request is kept to.
@@ -56,8 +58,7 @@ pub(crate) struct Choice<'a> {
 // === impl Search ===
 
 impl<'a> Search<'a> {
-    pub(crate) fn new(policy: &'a MemoryAware, case: &'a Case<'a>) -> Self {
-        let settings = &policy.settings;
+    pub(crate) fn new(policy: &'a MemoryAware, settings: Settings, case: &'a Case<'a>) -> Self {
         let group = case.request.group;
         let group = group.filter(|_| settings.group_hint != GroupHint::Ignore);
         let hashes = match settings.rendezvous {
@@ -67,6 +68,7 @@ impl<'a> Search<'a> {
         };
         Self {
             policy,
+            settings,
             drains: &policy.drains,
             case,
             group,
@@ -100,7 +102,7 @@ impl<'a> Search<'a> {
             return (self, Err(Blocked::UNKNOWN));
         }
         let looked = self.look();
-        let waits = self.policy.settings.group_hint == GroupHint::Keep && looked.blocked.passes();
+        let waits = self.settings.group_hint == GroupHint::Keep && looked.blocked.passes();
         if self.group.is_none() || waits || looked.waived.is_some() {
             return (self, looked.waived.ok_or(looked.blocked));
         }
@@ -109,7 +111,7 @@ impl<'a> Search<'a> {
 
     /// The first executors in order that pass the filters, after those ahead of the order.
     fn choice(&self) -> Option<Choice<'a>> {
-        let candidates = self.policy.settings.candidates();
+        let candidates = self.settings.candidates();
         let mut best_first = self.best_first();
         let first = best_first.next()?;
         let mut next = Some(first);
@@ -195,7 +197,7 @@ impl<'a> Search<'a> {
 
     /// The executor chosen last for the model, where equals take turns.
     fn last(&self) -> Option<u32> {
-        match self.policy.settings.balance {
+        match self.settings.balance {
             Balance::Memory => None,
             Balance::Slots => self.policy.turns.last(self.request().model),
         }
@@ -205,7 +207,7 @@ impl<'a> Search<'a> {
     #[inline]
     pub(crate) fn key(&self, place: &Place<'_>) -> (Rank, Turn, usize) {
         let executor = &place.executor;
-        let rank = Rank::of(&self.policy.settings, place);
+        let rank = Rank::of(&self.settings, place);
         let turn = Turn::of(executor.id(), self.last());
         (rank, turn, executor.position)
     }

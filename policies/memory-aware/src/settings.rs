@@ -1,6 +1,6 @@
 //! The operator's settings.
 
-use pointsman_sdk::Setting;
+use pointsman_sdk::{Overridable, Overrides, Setting};
 use serde::Deserialize;
 
 /// A thousand times over. More is a mistake of unit.
@@ -119,7 +119,22 @@ impl Default for Settings {
     }
 }
 
+/// Settings that a request may override: the worth of what is cached of its prompt. The order of executors
+/// is the same for all requests.
+const OVERRIDABLE: [Overridable<Settings>; 5] = [
+    ("device-credit", |own| &mut own.device_credit),
+    ("host-credit", |own| &mut own.host_credit),
+    ("disk-credit", |own| &mut own.disk_credit),
+    ("shared-credit", |own| &mut own.shared_credit),
+    ("stall-cost", |own| &mut own.stall_cost),
+];
+
 impl Settings {
+    /// The settings that a request may override.
+    pub(crate) fn overrides() -> Overrides<Self> {
+        Overrides::new("memory-aware", &Self::described(), &OVERRIDABLE)
+    }
+
     /// The settings, described. A question or an `observe` must end in a fleet of any size, so what
     /// makes them longer is bounded.
     pub(crate) fn described() -> Vec<Setting> {

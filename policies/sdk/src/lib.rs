@@ -91,6 +91,7 @@ mod last_minute;
 pub mod log;
 mod mirror;
 mod needs;
+mod overrides;
 mod placements;
 mod policy;
 mod ranked;
@@ -120,6 +121,7 @@ pub use mirror::Mirror;
 #[doc(hidden)]
 pub use needs::Asks;
 pub use needs::Description;
+pub use overrides::{BadOverride, Overridable, Overrides};
 pub use placements::{BatchPlacements, PlacementCounts};
 pub use policy::{Admission, Budget, Explanation, Policy, Preemption, Priority, Routing};
 pub use ranked::{ByRank, Ranked};
