@@ -160,10 +160,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "`seed` is not described as a number")]
     fn a_setting_that_is_no_number_cannot_be_overridden() {
-        let _ = Overrides::<Settings>::new(
-            "mine",
-            &described(),
-            &[("seed", |settings| &mut settings[1])],
-        );
+        let seed: &[Overridable<Settings>] = &[("seed", |settings| &mut settings[1])];
+        drop(Overrides::new("mine", &described(), seed));
     }
 }
