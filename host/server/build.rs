@@ -1,4 +1,5 @@
-//! Embeds the default policies, where `cargo xtask policies` has built them.
+//! Embeds the default policies, where `cargo xtask policies` has built them, and in a release the machine code
+//! that `cargo xtask serve` and `cargo xtask dist` have made of them.
 //!
 //! Where there are no policies, what is built says so when it is run: `cargo check`, clippy and
 //! rustdoc work in a fresh clone, in which nothing can have built a guest yet.
@@ -14,15 +15,9 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let folder = target(&out).join("policies");
     let files = POLICIES.map(|name| folder.join(format!("{name}.wasm")));
-    let text = if files.iter().all(|file| file.is_file()) {
-        for file in &files {
-            println!("cargo::rerun-if-changed={}", file.display());
-        }
-        some(&files)
+    let text = if watch(&folder, &files) {
+        some(&folder, &files)
     } else {
-        // A watched path that is not there would mean to build again each time.
-        fs::create_dir_all(&folder).expect("the target folder can be written to");
-        println!("cargo::rerun-if-changed={}", folder.display());
         "None".to_owned()
     };
     let text = format!("static POLICIES: Option<&[EmbeddedPolicy]> = {text};\n");
@@ -42,12 +37,45 @@ fn target(out: &Path) -> &Path {
     }
 }
 
-fn some(files: &[PathBuf]) -> String {
-    let policies = POLICIES.iter().zip(files).map(|(name, file)| {
-        let file = file
-            .to_str()
-            .expect("the path of the target folder is UTF-8");
-        format!("EmbeddedPolicy {{ name: {name:?}, wasm: include_bytes!({file:?}) }}, ")
+/// Has this script run again once `files` are others. Returns whether all are there.
+fn watch(folder: &Path, files: &[PathBuf]) -> bool {
+    let are_there = files.iter().all(|file| file.is_file());
+    if are_there {
+        for file in files {
+            println!("cargo::rerun-if-changed={}", file.display());
+        }
+    } else {
+        // A watched path that is not there would mean to build again each time.
+        fs::create_dir_all(folder).expect("the target folder can be written to");
+        println!("cargo::rerun-if-changed={}", folder.display());
+    }
+    are_there
+}
+
+fn some(folder: &Path, files: &[PathBuf]) -> String {
+    let codes = codes(&folder.join("code"));
+    let policies = POLICIES.iter().zip(files).enumerate().map(|(at, (name, file))| {
+        let code = codes.as_ref().map_or_else(
+            || "None".to_owned(),
+            |codes| format!("Some(include_bytes!({:?}))", shown(&codes[at])),
+        );
+        let file = shown(file);
+        format!("EmbeddedPolicy {{ name: {name:?}, wasm: include_bytes!({file:?}), code: {code} }}, ")
     });
     format!("Some(&[{}])", policies.collect::<String>())
+}
+
+/// The machine code of each policy; absent: there is none, or this is no release. Tests compile, whatever
+/// was made before.
+fn codes(folder: &Path) -> Option<[PathBuf; 3]> {
+    if env::var("PROFILE").as_deref() != Ok("release") {
+        return None;
+    }
+    let files = POLICIES.map(|name| folder.join(format!("{name}.code")));
+    watch(folder, &files).then_some(files)
+}
+
+fn shown(file: &Path) -> &str {
+    file.to_str()
+        .expect("the path of the target folder is UTF-8")
 }

@@ -22,6 +22,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest as _, Sha256};
 
 use crate::apt;
+use crate::code;
 use crate::policies;
 use crate::process;
 use crate::serve::{DEFAULTS, PACKAGE};
@@ -52,6 +53,7 @@ struct Release<'a> {
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     apt::provide(&["dpkg-deb", "tar", "gzip"], &["dpkg", "tar", "gzip"])?;
     policies::build_named(workspace, &DEFAULTS)?;
+    code::make(workspace, &DEFAULTS)?;
     let mut build = process::cargo(&workspace.root);
     process::run(build.args(["build", "--release", "--locked", "--package", PACKAGE]))?;
     let release = Release {

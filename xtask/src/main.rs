@@ -12,6 +12,7 @@
 mod apt;
 mod bench;
 mod cli;
+mod code;
 mod dist;
 mod kernels;
 mod lint;

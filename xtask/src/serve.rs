@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::code;
 use crate::policies;
 use crate::process;
 use crate::workspace::Workspace;
@@ -24,10 +25,14 @@ const POLICY_FOLDER: &str = "policies.d";
 pub(crate) const DEFAULTS: [&str; 3] = ["aging", "memory-aware", "budget"];
 
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
-    println!("serve: step 1 of 2: the default policies, as WebAssembly");
+    println!("serve: step 1 of 3: the default policies, as WebAssembly");
     policies::build_named(workspace, &DEFAULTS)?;
     make_policy_folder(&workspace.root, &env::current_dir()?)?;
-    println!("serve: step 2 of 2: the server, in release; the first time this takes some minutes");
+    println!(
+        "serve: step 2 of 3: their machine code; the first time the compiler for it takes some minutes to build"
+    );
+    code::make(workspace, &DEFAULTS)?;
+    println!("serve: step 3 of 3: the server, in release; the first time this takes some minutes");
     process::replace(&mut command(workspace, args)?)
 }
 

@@ -51,7 +51,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use pointsman_core::{Bounds, Micros};
-use pointsman_policy::PolicyEngine;
+use pointsman_policy::{LoadError, PolicyComponent, PolicyEngine};
 use tokio::sync::watch::Receiver as Watched;
 
 use crate::state::State;
@@ -69,6 +69,27 @@ pub struct EmbeddedPolicy {
     /// The policy's name, which a file in the policy folder can take over.
     pub name: &'static str,
     pub wasm: &'static [u8],
+    /// Machine code that was made of it ahead; absent: it is compiled when it is loaded.
+    pub code: Option<&'static [u8]>,
+}
+
+impl EmbeddedPolicy {
+    /// Loads the policy, and compiles it where the code that was made ahead cannot be used.
+    ///
+    /// # Errors
+    /// If it is not a component that this host can ask.
+    pub fn load(&self, engine: &PolicyEngine) -> Result<PolicyComponent, LoadError> {
+        match self.precompiled(engine)? {
+            Some(component) => Ok(component),
+            None => PolicyComponent::load(engine, self.wasm),
+        }
+    }
+
+    /// The policy by the code that was made ahead; absent: there is none that can be used here.
+    fn precompiled(&self, engine: &PolicyEngine) -> Result<Option<PolicyComponent>, LoadError> {
+        let load = |code| PolicyComponent::load_precompiled(engine, self.wasm, code);
+        self.code.map_or(Ok(None), load)
+    }
 }
 
 /// The parts of a reconciler, except its port.

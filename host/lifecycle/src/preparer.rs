@@ -30,6 +30,7 @@ use pointsman_policy::{
 };
 use serde_json::{Map, Value};
 
+use super::EmbeddedPolicy;
 use super::background::{Background, JobId};
 use super::folder::{Pair, Sight, Stamp};
 use super::listing::read;
@@ -119,25 +120,25 @@ impl Preparer {
         self.compiled
     }
 
-    /// Components so far that were compiled in an earlier life.
+    /// Components so far that were compiled before this life.
     pub(crate) fn cached(&self) -> u64 {
         self.cached
     }
 
     // === Embedded policies ===
 
-    /// Compiles all of `codes` at once. An error is told when the policy's turn comes.
-    pub(crate) fn compile_ahead(&mut self, codes: &[&[u8]]) {
+    /// Loads all of these policies at once. An error is told when the policy's turn comes.
+    pub(crate) fn load_all(&mut self, policies: &[EmbeddedPolicy]) {
         let compiler = &self.compiler;
-        let compiled: Vec<_> = thread::scope(|scope| {
-            let load = |code| scope.spawn(move || compiler.load(code));
-            let threads: Vec<_> = codes.iter().copied().map(load).collect();
+        let loaded: Vec<_> = thread::scope(|scope| {
+            let load = |policy| scope.spawn(move || compiler.load_embedded(policy));
+            let threads: Vec<_> = policies.iter().map(load).collect();
             threads
                 .into_iter()
                 .map(thread::ScopedJoinHandle::join)
                 .collect()
         });
-        for (component, made) in compiled.into_iter().flatten().flatten() {
+        for (component, made) in loaded.into_iter().flatten().flatten() {
             self.note(component, Some(&made));
         }
     }

@@ -134,8 +134,7 @@ impl<P: PolicyPort> Reconciler<P> {
     fn first_pass(&mut self) -> Result<(), HostEnded> {
         self.polled_at = self.transactions.at;
         self.recall()?;
-        let codes: Vec<&[u8]> = self.embedded.iter().map(|policy| policy.wasm).collect();
-        self.preparer.compile_ahead(&codes);
+        self.preparer.load_all(&self.embedded);
         for policy in self.embedded.clone() {
             self.take_embedded(policy);
         }

@@ -80,7 +80,7 @@ pub enum CacheError {
 /// The way in which a component was obtained.
 #[derive(Debug)]
 pub enum Made {
-    /// The component was compiled before, and came from the cache.
+    /// The component was compiled before.
     Cached,
     /// The component was compiled now, and is in the cache.
     Compiled,
@@ -252,8 +252,9 @@ fn read(file: File) -> io::Result<Option<Vec<u8>>> {
 #[expect(unsafe_code, reason = "code that this program has compiled is loaded")]
 pub(crate) fn deserialize(engine: &PolicyEngine, code: &[u8]) -> wasmtime::Result<Component> {
     // SAFETY: `code` is, bit by bit, what wasmtime's compiler returned in a process of this program
-    // and user. It comes through a pipe that only that process has, or from a file whose digest
-    // was checked, in a folder to which nobody else can write. That it was made by the same
+    // and user. It comes through a pipe that only that process has, from a file whose digest
+    // was checked, in a folder to which nobody else can write, or it is a part of this program, which
+    // was built with it. That it was made by the same
     // wasmtime for the same configuration and machine, `deserialize` checks itself.
     unsafe { Component::deserialize(engine.wasmtime(), code) }
 }

@@ -26,6 +26,7 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use crate::cache::{self, CompileCache, Made};
 use crate::compiler::CompileStop;
 use crate::engine::PolicyEngine;
+use crate::precompiled;
 pub use crate::scan::Hint;
 use crate::scan::{self, Exports, KNOWN};
 use crate::store::{StoreState, write_fault, write_log};
@@ -239,6 +240,25 @@ impl PolicyComponent {
             let linked = Self::link(engine, bytes, exports, &component)?;
             let kept = cache.keep(engine, digest, &component);
             Ok((linked, kept.map_or_else(Made::Unkept, |()| Made::Compiled)))
+        })
+    }
+
+    /// Loads `bytes` with machine code that [`precompile`](crate::precompile) made of them; absent: it is of
+    /// another component, another release or for another processor.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_precompiled(
+        engine: &PolicyEngine,
+        bytes: &[u8],
+        code: &'static [u8],
+    ) -> Result<Option<Self>, LoadError> {
+        catching(|| {
+            let Some(component) = precompiled::find(engine, Digest::of(bytes), code) else {
+                return Ok(None);
+            };
+            let exports = scan::scan(bytes, &engine.compiler().limits)?;
+            Self::link(engine, bytes, exports, &component).map(Some)
         })
     }
 

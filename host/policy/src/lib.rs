@@ -35,6 +35,7 @@ mod instance;
 mod limits;
 mod mode;
 mod policy;
+mod precompiled;
 mod recorder;
 mod rehearsal;
 mod runner;
@@ -66,6 +67,7 @@ pub use mode::{CanaryShare, CanaryUnit, Mode, ModeError, Percent};
 pub use policy::{
     Briefing, DescriptionError, PolicySource, Restored, Snapshot, StartError, describe, start,
 };
+pub use precompiled::precompile;
 pub use recorder::PolicyRecorder;
 pub use rehearsal::{ExplainError, Rehearsal};
 pub use runner::{Answered, InstanceCounters, Restarts, Runner, observe_all};

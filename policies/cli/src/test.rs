@@ -213,7 +213,7 @@ fn registry(subject: &Subject, defaults: &'static [EmbeddedPolicy]) -> Registry 
     for policy in defaults {
         let loaded = OnceLock::new();
         registry = registry.with_source(policy.name, move |settings| {
-            let component = loaded.get_or_init(|| default(policy.wasm));
+            let component = loaded.get_or_init(|| default(policy));
             PolicySource::component(component, settings, Limits::default())
         });
     }
@@ -227,9 +227,11 @@ fn registry(subject: &Subject, defaults: &'static [EmbeddedPolicy]) -> Registry 
     registry
 }
 
-fn default(wasm: &[u8]) -> PolicyComponent {
+fn default(policy: &EmbeddedPolicy) -> PolicyComponent {
     let engine = PolicyEngine::new().expect("an engine was made for the policy under test");
-    PolicyComponent::load(&engine, wasm).expect("what is embedded was built with this host")
+    policy
+        .load(&engine)
+        .expect("what is embedded was built with this host")
 }
 
 /// Runs one scenario. One that does not bind the policy says nothing about it.

@@ -20,6 +20,7 @@ use pointsman_policy::{
 };
 use tracing::warn;
 
+use crate::EmbeddedPolicy;
 use crate::folder::Stamp;
 use crate::registry::{Origin, Version};
 use crate::report::ReloadStep;
@@ -132,6 +133,17 @@ impl Compiler {
         let loaded = attempt.time(ReloadStep::Compile, || self.load(code));
         let (component, made) = loaded.map_err(|error| Failure::load(&error))?;
         Ok((component, Some(made)))
+    }
+
+    /// Loads a policy of the binary, by the code that was made ahead where it can be used.
+    pub(super) fn load_embedded(
+        &self,
+        policy: &EmbeddedPolicy,
+    ) -> Result<(PolicyComponent, Made), LoadError> {
+        match policy.precompiled(&self.engine)? {
+            Some(component) => Ok((component, Made::Cached)),
+            None => self.load(policy.wasm),
+        }
     }
 
     pub(super) fn load(&self, code: &[u8]) -> Result<(PolicyComponent, Made), LoadError> {

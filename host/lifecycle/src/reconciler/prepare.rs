@@ -22,7 +22,7 @@ impl<P: PolicyPort> Reconciler<P> {
     // === The policies there are ===
 
     pub(super) fn take_embedded(&mut self, policy: EmbeddedPolicy) {
-        let EmbeddedPolicy { name, wasm } = policy;
+        let EmbeddedPolicy { name, wasm, .. } = policy;
         let mut attempt = self.transactions.new_attempt();
         let version = self.preparer.embedded(name, wasm, &mut attempt);
         self.transactions.resume(name, attempt);

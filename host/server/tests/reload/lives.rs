@@ -4,6 +4,7 @@
 use std::fs;
 
 use pointsman_core::Hook;
+use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_lifecycle::order::Order;
 use pointsman_lifecycle::report::{FolderState, Origin, TransactionOutcome};
 use pointsman_policy::{Digest, Probation};
@@ -286,6 +287,24 @@ fn a_file_that_was_removed_between_two_lives_is_gone() {
     assert_eq!(stage.holders(), SMALL);
     let kept = fs::read_dir(stage.home().join("state/policies")).unwrap();
     assert_eq!(kept.count(), 0);
+}
+
+#[test]
+fn an_embedded_policy_with_its_machine_code_is_not_compiled_at_the_first_start() {
+    let [aging, budget] = ["aging", "budget"].map(|name| &*component(name).leak());
+    let code = &*pointsman_policy::precompile(aging).unwrap().leak();
+    // Code of another component is no code.
+    for (wasm, compiled, cached) in [(aging, 0, 1), (budget, 1, 0)] {
+        let embedded = EmbeddedPolicy {
+            name: "mine",
+            wasm,
+            code: Some(code),
+        };
+        let stage = Stage::embedding(vec![embedded], |_, _| {});
+        let report = stage.report();
+        assert_eq!((report.compiled, report.cached), (compiled, cached));
+        assert_eq!(stage.policy("mine").unwrap().digest, Digest::of(wasm));
+    }
 }
 
 #[test]

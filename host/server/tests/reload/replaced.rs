@@ -219,6 +219,7 @@ fn a_default_that_the_host_drops_leaves_its_hooks_to_the_built_in_rule() {
     let traps = EmbeddedPolicy {
         name: "aging",
         wasm: component("test/hostile").leak(),
+        code: None,
     };
     let mut stage = Stage::embedding(vec![traps], |_, config| {
         let settings = json!({"outrage": "trap", "calls": ["admit"], "good-calls": 300});

@@ -211,6 +211,7 @@ mod tests {
             EmbeddedPolicy {
                 name,
                 wasm: wasm.leak(),
+                code: None,
             }
         });
         for question in Measured::all() {

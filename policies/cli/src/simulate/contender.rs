@@ -52,7 +52,7 @@ impl Stable {
     pub fn new(defaults: &[EmbeddedPolicy]) -> Result<Self> {
         let engine = PolicyEngine::new()?;
         let source = |policy: &EmbeddedPolicy| {
-            let component = PolicyComponent::load(&engine, policy.wasm);
+            let component = policy.load(&engine);
             let component = component.with_context(|| policy.name.to_owned())?;
             let limits = patient(Limits::default());
             Ok(PolicySource::component(&component, &Map::new(), limits))

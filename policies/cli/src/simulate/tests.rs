@@ -20,6 +20,7 @@ static DEFAULTS: LazyLock<Vec<EmbeddedPolicy>> = LazyLock::new(|| {
     let policy = |name| EmbeddedPolicy {
         name,
         wasm: fs::read(component_path(name)).unwrap().leak(),
+        code: None,
     };
     ["aging", "memory-aware", "budget"].map(policy).to_vec()
 });
