@@ -209,6 +209,11 @@ fn an_answer_that_is_not_the_policys_is_found_with_its_place() {
     let difference = difference.unwrap();
     assert_eq!(Some(difference.offset), changed);
     assert!(difference.what.contains("memory-aware"), "{difference:?}");
+    for answer in [&difference.recorded, &difference.replayed] {
+        let answer: serde_json::Value = serde_json::from_str(answer).unwrap();
+        assert!(answer["Routing"].is_array(), "{answer}");
+    }
+    assert_ne!(difference.recorded, difference.replayed);
     assert!(!difference.context.is_empty());
 }
 

@@ -7,6 +7,7 @@
 mod arrows;
 mod config;
 mod contract;
+mod debugged;
 mod deciders;
 mod duplicates;
 mod external;
@@ -77,6 +78,7 @@ fn check_files(files: &[File], config: &Config) -> Vec<Problem> {
     let mut problems = released::check(files);
     problems.extend(layout::length(files, &config.long_file));
     problems.extend(names::check(files));
+    problems.extend(debugged::check(files, &config.debug));
     for file in files {
         problems.extend(layout::module_doc(file));
         problems.extend(layout::whitespace(file));

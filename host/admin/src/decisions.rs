@@ -6,10 +6,7 @@ mod words;
 use std::sync::Arc;
 
 use pointsman_core::rows::{Cached, Request};
-use pointsman_core::{
-    EvictHow, ExecutorId, ExpiredWhy, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
-    admission,
-};
+use pointsman_core::{EvictHow, ExecutorId, ExpiredWhy, Outcome, PlacedIn, RefusedWhy, admission};
 use pointsman_driver::decisions::{
     DecidedBy, Trace, TraceEvent, TraceStep, TracedAnswer, TracedQuestion,
 };
@@ -195,12 +192,7 @@ impl Names<'_> {
                 kv_blocks_freed: eviction.blocks,
             },
             TraceEvent::Requeued(why) => StepEvent::Requeued {
-                why: match why {
-                    RequeuedWhy::Evicted => "evicted",
-                    RequeuedWhy::Failed => "its executor failed it",
-                    RequeuedWhy::Lost => "its executor died",
-                    RequeuedWhy::TurnedBack => "its executor had no room after all",
-                },
+                why: why.in_words(),
             },
             TraceEvent::Ended(end) => StepEvent::Ended {
                 outcome: ending(*end),
@@ -301,9 +293,7 @@ fn ending(outcome: Outcome) -> OutcomeShape {
         Outcome::Refused(RefusedWhy::Unserved { .. }) => ("refused", "no executor served it"),
         Outcome::Expired(ExpiredWhy::Deadline) => ("expired", "its deadline passed"),
         Outcome::Expired(ExpiredWhy::Wait) => ("expired", "it waited for core.wait-max"),
-        Outcome::Failed(FailedWhy::NotRetryable) => ("failed", "the executor could not go on"),
-        Outcome::Failed(FailedWhy::AttemptsMax) => ("failed", "every attempt failed"),
-        Outcome::Failed(FailedWhy::NowhereLeft) => ("failed", "every executor has failed it"),
+        Outcome::Failed(why) => ("failed", why.in_words()),
     };
     OutcomeShape::new(how, Some(why), None)
 }

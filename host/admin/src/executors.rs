@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use pointsman_core::rows::{ExecutorKind, Health};
 use pointsman_driver::catalog::Catalog;
 use pointsman_driver::fleet::{AddError, Fleet};
 use pointsman_driver::message::{ByClass, Load};
@@ -296,10 +295,10 @@ impl ExecutorShape {
         let load = &row.load;
         Self {
             name: row.name.clone(),
-            kind: kind(row.kind),
+            kind: row.kind.as_str(),
             device: row.device.clone(),
             models: row.models.clone(),
-            health: health(load.health),
+            health: load.health.as_str(),
             order: order(row.fate),
             group: row.group,
             share_weight: row.share_weight,
@@ -331,24 +330,6 @@ impl ExecutorShape {
                 losses: engine.losses.get(),
             }),
         }
-    }
-}
-
-fn kind(kind: ExecutorKind) -> &'static str {
-    match kind {
-        ExecutorKind::Cuda => "cuda",
-        ExecutorKind::Cpu => "cpu",
-        ExecutorKind::Remote => "remote",
-        ExecutorKind::Simulated => "simulated",
-    }
-}
-
-fn health(health: Health) -> &'static str {
-    match health {
-        Health::Up => "up",
-        Health::Degraded => "degraded",
-        Health::Draining => "draining",
-        Health::Down => "down",
     }
 }
 

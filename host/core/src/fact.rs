@@ -110,6 +110,31 @@ pub enum RequeuedWhy {
     TurnedBack,
 }
 
+impl FailedWhy {
+    /// The reason in words.
+    #[must_use]
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            FailedWhy::NotRetryable => "the executor could not go on",
+            FailedWhy::AttemptsMax => "every attempt failed",
+            FailedWhy::NowhereLeft => "every executor has failed it",
+        }
+    }
+}
+
+impl RequeuedWhy {
+    /// The reason in words.
+    #[must_use]
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            RequeuedWhy::Evicted => "evicted",
+            RequeuedWhy::Failed => "its executor failed it",
+            RequeuedWhy::Lost => "its executor died",
+            RequeuedWhy::TurnedBack => "its executor had no room after all",
+        }
+    }
+}
+
 /// A bound on a policy that can run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -10,7 +10,7 @@ use cudarc::driver::{CudaContext, CudaStream, sys};
 use pointsman_core::BlockCopy;
 use pointsman_engine::model::backend::{DeviceError, KvBlocks, SwapDirection};
 
-use crate::failed;
+use crate::{failed, in_words};
 
 /// The host arena of a device. Which block is whose is the core's ledger's to know.
 #[derive(Debug)]
@@ -38,7 +38,8 @@ impl Arena {
             let pinned = unsafe { malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) };
             memory = pinned.map_err(|error| {
                 DeviceError(format!(
-                    "its swap-memory of {bytes} bytes cannot be had ({error:?}); give it less"
+                    "its swap-memory of {bytes} bytes cannot be had ({}); give it less",
+                    in_words(error)
                 ))
             })?;
         }

@@ -77,7 +77,10 @@ impl CudaBackend {
         let block = u64::from(shape.tokens_per_block) * kv_bytes_per_token(config);
         let blocks = device.blocks();
         if block > blocks.bytes || shape.blocks_total > blocks.total {
-            return Err(DeviceError(format!("{shape:?} is more than {blocks:?}")));
+            return Err(DeviceError(format!(
+                "{} blocks of {block} bytes are more than the device's {} of {}",
+                shape.blocks_total, blocks.total, blocks.bytes
+            )));
         }
         let life = device.life()?;
         let stream = life.context.new_stream().map_err(failed)?;

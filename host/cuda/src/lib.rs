@@ -40,15 +40,31 @@ pub use backend::{BLAS_BYTES, CudaBackend, kv_bytes_per_token};
 pub use device::CudaDevice;
 pub use weights::weight_bytes;
 
+use std::ffi::CStr;
+
 use cudarc::cublas::result::CublasError;
 use cudarc::driver::DriverError;
 use pointsman_engine::model::backend::DeviceError;
 
 /// The driver's error as the engine's. Only for errors of a driver that is loaded: it names them.
 fn failed(error: DriverError) -> DeviceError {
-    DeviceError(format!("CUDA: {error:?}"))
+    DeviceError(format!("CUDA: {}", in_words(error)))
+}
+
+/// The driver's own words for an error, with its name: `out of memory (CUDA_ERROR_OUT_OF_MEMORY)`.
+fn in_words(error: DriverError) -> String {
+    let text = |said: Result<&CStr, DriverError>| match said {
+        Ok(said) => said.to_string_lossy().into_owned(),
+        // The driver does not know it: it is of a newer library.
+        Err(_) => format!("error {}", error.0 as u32),
+    };
+    format!(
+        "{} ({})",
+        text(error.error_string()),
+        text(error.error_name())
+    )
 }
 
 fn blas_failed(error: CublasError) -> DeviceError {
-    DeviceError(format!("cuBLAS: {error:?}"))
+    DeviceError(format!("cuBLAS: status {}", error.0 as u32))
 }

@@ -160,13 +160,17 @@ impl Module {
         if !given.eq(parameters.iter().copied()) {
             let name = kernel.name();
             return Err(DeviceError(format!(
-                "{name} takes {parameters:?}, not {args:?}"
+                "{name} does not take these parameters"
             )));
         }
         let (x, y, z) = grid.blocks;
         let [x, y, z, shared] = [x, y, z, grid.shared_bytes].map(|size| u32::try_from(size).ok());
         let (Some(x), Some(y), Some(z), Some(shared_mem_bytes)) = (x, y, z, shared) else {
-            return Err(DeviceError(format!("{grid:?} is beyond a launch")));
+            return Err(DeviceError(format!(
+                "{}: {} blocks are beyond a launch",
+                kernel.name(),
+                grid.blocks.0
+            )));
         };
         let mut launch = stream.launch_builder(function);
         for arg in args {

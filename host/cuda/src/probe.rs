@@ -149,5 +149,5 @@ fn info(ordinal: i32) -> Result<DeviceInfo, NoDevice> {
 
 /// The driver's error. Its library is loaded, which names it.
 fn refused(error: DriverError) -> NoDevice {
-    NoDevice::Driver(format!("{error:?}"))
+    NoDevice::Driver(crate::in_words(error))
 }

@@ -7,7 +7,7 @@ use pointsman_core::rows::NameKind;
 use pointsman_core::{Author, ExecutorId, Fact, Machine, SequenceRef, Stamped};
 use pointsman_executor::delivery::BUILT_IN;
 use pointsman_policy::{LogLevel, PolicyEvent, PolicyEventKind, PolicyHost};
-use tracing::{debug, error, info, trace, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::metrics::ending;
 
@@ -33,7 +33,7 @@ fn names(policies: &PolicyHost, numbers: &[u32]) -> String {
 /// Logs a fact of the machine.
 #[expect(
     clippy::wildcard_enum_match_arm,
-    reason = "what has no words of its own is traced as it is"
+    reason = "the journal has them all; the log has what an operator reads"
 )]
 pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) {
     match &stamped.fact {
@@ -94,7 +94,7 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
                 "request ended"
             );
         }
-        other => trace!(fact = ?other, "fact"),
+        _ => {}
     }
 }
 

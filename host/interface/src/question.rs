@@ -142,6 +142,18 @@ pub enum ShortageCause {
     Models,
 }
 
+impl ShortageCause {
+    /// The missing thing in words.
+    #[must_use]
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            ShortageCause::Slots => "a slot",
+            ShortageCause::Blocks => "blocks",
+            ShortageCause::Models => "a place for its model",
+        }
+    }
+}
+
 /// A request that cannot go on for want of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

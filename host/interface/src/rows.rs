@@ -65,6 +65,19 @@ pub enum ExecutorKind {
     Simulated,
 }
 
+impl ExecutorKind {
+    /// The name of the kind for clients and operators.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ExecutorKind::Cuda => "cuda",
+            ExecutorKind::Cpu => "cpu",
+            ExecutorKind::Remote => "remote",
+            ExecutorKind::Simulated => "simulated",
+        }
+    }
+}
+
 /// The part of inference that an executor is for, where prefill and decode run apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -75,6 +88,18 @@ pub enum Role {
     Prefill,
     /// Decode only; another executor prefills.
     Decode,
+}
+
+impl Role {
+    /// The name of the role.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Role::Both => "both",
+            Role::Prefill => "prefill",
+            Role::Decode => "decode",
+        }
+    }
 }
 
 /// The readiness of an executor to serve. The better, the smaller.

@@ -27,7 +27,7 @@ mod run;
 mod what_if;
 
 use std::error::Error;
-use std::fmt;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -156,11 +156,11 @@ struct Mismatch {
 }
 
 impl Mismatch {
-    fn new(what: impl Into<String>, recorded: impl fmt::Debug, replayed: impl fmt::Debug) -> Self {
+    fn new(what: impl Into<String>, recorded: impl Display, replayed: impl Display) -> Self {
         Self {
             what: what.into(),
-            recorded: format!("{recorded:?}"),
-            replayed: format!("{replayed:?}"),
+            recorded: recorded.to_string(),
+            replayed: replayed.to_string(),
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use pointsman_core::rows::{Change, Device, ExecutorInfo, ExecutorLoad, Sequence};
 use pointsman_core::{
-    EvictHow, Eviction, ExecutorId, Micros, RequestId, RowKind, RowKinds, Shortage, ShortageCause,
-    View,
+    EvictHow, Eviction, ExecutorId, Micros, RequestId, RowKind, RowKinds, Shortage, View,
 };
 
 /// An eviction as its policy knew it.
@@ -127,11 +126,7 @@ impl ToldEviction {
     fn lacking(&self, names: &dyn Names) -> String {
         let (needy, on) = (names.request(self.shortage.needy), names.executor(self.on));
         let (used, total) = self.slots;
-        let cause = match self.shortage.cause {
-            ShortageCause::Slots => "a slot",
-            ShortageCause::Blocks => "blocks",
-            ShortageCause::Models => "a place for its model",
-        };
+        let cause = self.shortage.cause.in_words();
         let blocks = self.shortage.blocks;
         let blocks = match self.available {
             Some(available) => format!(

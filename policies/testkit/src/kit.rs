@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use pointsman_notation::{Location, chain};
 use pointsman_policy::PolicySource;
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use crate::component::{self, ComponentError, Components};
 use crate::native::{self, Make};
@@ -257,7 +258,7 @@ impl Kit {
 
 /// Compares two runs to the byte; the error is the first difference.
 fn same(native: &Ran, component: &Ran) -> Result<(), String> {
-    fn part<T: PartialEq + fmt::Debug>(what: &str, one: &[T], other: &[T]) -> Result<(), String> {
+    fn part<T: PartialEq + Serialize>(what: &str, one: &[T], other: &[T]) -> Result<(), String> {
         if one == other {
             return Ok(());
         }
@@ -265,7 +266,7 @@ fn same(native: &Ran, component: &Ran) -> Result<(), String> {
         let at = pairs.take_while(|(one, other)| one == other).count();
         let shown = |all: &[T]| {
             all.get(at)
-                .map_or("none".to_owned(), |item| format!("{item:?}"))
+                .map_or("none".to_owned(), |item| json!(item).to_string())
         };
         let (one, other) = (shown(one), shown(other));
         Err(format!(

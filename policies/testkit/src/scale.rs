@@ -68,6 +68,17 @@ impl Room {
         Self::OneSlot,
         Self::OneDevice,
     ];
+
+    /// The room in words.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Everywhere => "everywhere",
+            Self::OnHalf => "on half",
+            Self::OneSlot => "one slot",
+            Self::OneDevice => "one device",
+        }
+    }
 }
 
 /// The result of a batch.
@@ -92,23 +103,18 @@ pub fn check_batches(name: &str, settings: &str) -> Result<BTreeMap<&'static str
     let mut components = Components::default();
     let mut fuel = BTreeMap::new();
     for room in Room::ALL {
+        let kind = room.as_str();
         let answered = ask_batch(&mut components, (name, settings), EXECUTORS_MAX, room)
-            .map_err(|problem| format!("room {room:?}: {problem}"))?;
+            .map_err(|problem| format!("room {kind}: {problem}"))?;
         if answered.placed == 0 {
-            return Err(format!("room {room:?}: nothing is placed"));
+            return Err(format!("room {kind}: nothing is placed"));
         }
         if let Some(listed) = answered.explained
             && listed != usize::try_from(EXECUTORS_MAX).unwrap_or(usize::MAX)
         {
-            return Err(format!("room {room:?}: it explains {listed} executors"));
+            return Err(format!("room {kind}: it explains {listed} executors"));
         }
-        let room = match room {
-            Room::Everywhere => "everywhere",
-            Room::OnHalf => "on half",
-            Room::OneSlot => "one slot",
-            Room::OneDevice => "one device",
-        };
-        fuel.insert(room, answered.fuel);
+        fuel.insert(kind, answered.fuel);
     }
     Ok(fuel)
 }

@@ -13,6 +13,7 @@ pub(super) const PATH: &str = "xtask/tidy.toml";
 pub(super) struct Config {
     pub(super) duplicate: Vec<Duplicate>,
     pub(super) long_file: Vec<LongFile>,
+    pub(super) debug: Vec<Debugged>,
     pub(super) reserved: Vec<Reserved>,
     pub(super) frugal: Vec<Frugal>,
 }
@@ -31,6 +32,15 @@ pub(super) struct Duplicate {
 pub(super) struct LongFile {
     pub(super) path: String,
     reason: String,
+}
+
+/// A file whose texts for people may have as many values as `Debug` writes them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Debugged {
+    pub(super) path: String,
+    pub(super) count: usize,
+    pub(super) reason: String,
 }
 
 /// An external crate, with its family (`wasmtime-*`), that few packages may depend on.
@@ -64,10 +74,12 @@ impl Config {
     pub(super) fn check(&self) -> Vec<Problem> {
         let duplicates = self.duplicate.iter().map(|e| (&e.name, &e.reason));
         let long_files = self.long_file.iter().map(|e| (&e.path, &e.reason));
+        let debugged = self.debug.iter().map(|e| (&e.path, &e.reason));
         let reserved = self.reserved.iter().map(|e| (&e.name, &e.reason));
         let frugal = self.frugal.iter().map(|e| (&e.package, &e.reason));
         duplicates
             .chain(long_files)
+            .chain(debugged)
             .chain(reserved)
             .chain(frugal)
             .filter(|(_, reason)| reason.trim().is_empty())

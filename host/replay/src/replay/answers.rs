@@ -83,11 +83,15 @@ impl<'a, 'c> ScriptedAnswers<'a, 'c> {
                 }
                 ScriptEntry::Restarted(_) | ScriptEntry::Saved(_) => {}
                 ScriptEntry::Decision(decision) => {
-                    let requests: Vec<_> = asked.question.requests().collect();
-                    let question = (asked.question.hook(), requests);
-                    let recorded = (decision.hook, decision.requests.clone().into_owned());
-                    if question != recorded {
-                        return Err(Mismatch::new("what was asked", recorded, question));
+                    let is_same = asked.question.hook() == decision.hook
+                        && asked
+                            .question
+                            .requests()
+                            .eq(decision.requests.iter().copied());
+                    if !is_same {
+                        let recorded = in_words(decision.hook, decision.requests.iter().copied());
+                        let replayed = asked_in_words(asked);
+                        return Err(Mismatch::new("what was asked", recorded, replayed));
                     }
                     return Ok(Some(decision));
                 }
@@ -97,7 +101,8 @@ impl<'a, 'c> ScriptedAnswers<'a, 'c> {
             End::CutOff => Ok(None),
             End::Whole => {
                 let recorded = "nothing more";
-                Err(Mismatch::new("what was asked", recorded, &asked.question))
+                let replayed = asked_in_words(asked);
+                Err(Mismatch::new("what was asked", recorded, replayed))
             }
         }
     }
@@ -138,4 +143,14 @@ impl Policies for ScriptedAnswers<'_, '_> {
             decision.requests.len().clamp(1, requests.len().max(1))
         })
     }
+}
+
+fn asked_in_words(asked: &Asked<'_>) -> String {
+    in_words(asked.question.hook(), asked.question.requests())
+}
+
+/// A question in words: `routing of requests 3, 4`.
+fn in_words(hook: Hook, requests: impl Iterator<Item = RequestId>) -> String {
+    let requests: Vec<_> = requests.map(|request| request.0.to_string()).collect();
+    format!("{} of requests {}", hook.as_str(), requests.join(", "))
 }

@@ -10,6 +10,7 @@ use pointsman_journal::{
     Blob, Bound, Decision, Keyframe, PolicyRecord, Restarted, Roster, Saved, crc32,
 };
 use pointsman_policy::{Briefing, Runner};
+use serde_json::json;
 
 use super::{Context, Mismatch, ReplayError, ReplayTally, Stop};
 use crate::components::ComponentCache;
@@ -137,7 +138,7 @@ impl RecordedPolicies {
         };
         if found != *saved {
             let what = format!("the state of policy {} ({})", saved.policy, policy.name);
-            return Err(Mismatch::new(what, saved, found));
+            return Err(Mismatch::new(what, json!(saved), json!(found)));
         }
         tally.snapshots += 1;
         Ok(())
@@ -154,7 +155,7 @@ impl RecordedPolicies {
             let state = policy.runner.state().map(|state| Blob(state.to_vec()));
             if state != record.state {
                 let what = format!("the state of policy {} ({})", record.number, record.name);
-                return Err(Mismatch::new(what, &record.state, state));
+                return Err(Mismatch::new(what, json!(record.state), json!(state)));
             }
         }
         Ok(())
@@ -178,11 +179,11 @@ impl RecordedPolicies {
         let recorded = &decision.answer.value;
         let replayed = policy.runner.ask(asked).map_err(|fault| {
             let what = format!("policy {number} ({})", policy.name);
-            Mismatch::new(what, recorded, fault)
+            Mismatch::new(what, json!(recorded), fault)
         })?;
         if recorded.as_ref() != Some(&replayed.reply) {
             let what = format!("the answer of policy {number} ({})", policy.name);
-            return Err(Mismatch::new(what, recorded, Some(replayed.reply)));
+            return Err(Mismatch::new(what, json!(recorded), json!(replayed.reply)));
         }
         tally.answers += 1;
         if policy.track == Track::Joined || !compares_fuel {
@@ -218,7 +219,11 @@ impl RecordedPolicies {
         let kind = replayed.as_ref().err().map(|fault| fault.kind);
         if kind != Some(fault.kind) {
             let what = format!("the fault of policy {} ({})", fault.policy, policy.name);
-            return Err(Mismatch::new(what, fault, replayed));
+            let replayed = replayed.map_or_else(
+                |fault| fault.to_string(),
+                |answered| json!(answered.reply).to_string(),
+            );
+            return Err(Mismatch::new(what, json!(fault), replayed));
         }
         tally.faults += 1;
         Ok(())

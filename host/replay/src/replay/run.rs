@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use pointsman_core::{Fact, Input, Machine, Micros, Round, Stamped};
 use pointsman_journal::{Blob, Briefed, Entry, Keyframe};
 use pointsman_policy::Briefing;
+use serde_json::json;
 
 use super::answers::{End, Script, ScriptEntry, ScriptedAnswers};
 use super::recorded::RecordedPolicies;
@@ -168,7 +169,7 @@ impl ReplayRun {
         let briefing = Briefing::new(&self.machine.view(), now, needs);
         if briefing.told() != Some(told) {
             let what = "how far the machine's changes had come";
-            return Err(Mismatch::new(what, told, briefing.told()).into());
+            return Err(Mismatch::new(what, told, json!(briefing.told())).into());
         }
         if self.briefings.len() == BRIEFINGS_MAX {
             self.briefings.pop_front();
@@ -188,7 +189,7 @@ impl ReplayRun {
             return Ok(());
         }
         let what = "what happened in the machine";
-        Err(Mismatch::new(what, recorded, replayed).into())
+        Err(Mismatch::new(what, json!(recorded), json!(replayed)).into())
     }
 
     /// Repeats the changes of policies between two rounds.
@@ -205,7 +206,7 @@ impl ReplayRun {
             ScriptEntry::Saved(saved) => self.policies.save(&saved, context.tally)?,
             ScriptEntry::Decision(decision) => {
                 let what = "a decision outside of any round";
-                return Err(Mismatch::new(what, decision, "none").into());
+                return Err(Mismatch::new(what, json!(decision), "none").into());
             }
         }
         Ok(())
@@ -249,7 +250,7 @@ impl ReplayRun {
         })?;
         if machine != keyframe.machine {
             let what = "the machine at a keyframe";
-            return Err(Mismatch::new(what, &keyframe.machine, machine).into());
+            return Err(Mismatch::new(what, json!(keyframe.machine), json!(machine)).into());
         }
         match &mut context.what_if {
             None => self.policies.renew(&self.machine.view(), keyframe)?,

@@ -209,8 +209,7 @@ impl<'a> Scribe<'a> {
             quoted(&self.name(NameKind::Device, info.device.0)),
             info.slots_total
         );
-        let kind = format!("{:?}", info.kind).to_lowercase();
-        let role = format!("{:?}", info.role).to_lowercase();
+        let (kind, role) = (info.kind.as_str(), info.role.as_str());
         let serves = info.serves.map(|models| {
             listed(
                 models

@@ -251,6 +251,20 @@ fn each_other_expectation_fails_where_it_is_not_met() {
 }
 
 #[test]
+fn what_happened_is_told_in_words() {
+    let steps = "expect.placed = { a = 'x' }\n[[step]]\ndegrade = 'y'\n[[step]]\nlose = 'x'\nexpect.strikes = 1\n";
+    let said = unmet(&format!("{TWO_PLACED}{steps}")).to_string();
+    let words = [
+        "c is short of a slot",
+        "y is degraded",
+        "a waits again: its executor died",
+    ];
+    for words in words {
+        assert!(said.contains(words), "{words} not in\n{said}");
+    }
+}
+
+#[test]
 fn outcomes_are_told_apart() {
     let steps = r#"
         [[step]]

@@ -28,7 +28,7 @@ impl ScenarioRun {
         match fact {
             Fact::DeviceAttached(id) => format!("device {} is attached", self.device_name(*id)),
             Fact::ExecutorAttached(id, _) => format!("executor {} is attached", on(id)),
-            Fact::HealthChanged(id, health) => format!("{} is {health:?}", on(id)),
+            Fact::HealthChanged(id, health) => format!("{} is {}", on(id), health.as_str()),
             Fact::Saturated(id) => format!("{} is saturated", on(id)),
             Fact::Relieved(id) => format!("{} is no longer saturated", on(id)),
             Fact::ExecutorLost(id) => format!("{} is lost", on(id)),
@@ -63,12 +63,12 @@ impl ScenarioRun {
                 format!("{about} must leave {from} for {needy}, which frees {blocks} blocks{by}")
             }
             Fact::Left(_, executor) => format!("{about} has left {}", on(executor)),
-            Fact::Requeued(_, why) => format!("{about} waits again: {why:?}"),
+            Fact::Requeued(_, why) => format!("{about} waits again: {}", why.in_words()),
             Fact::Reserved(_, executor) => format!("{about} has room kept on {}", on(executor)),
             Fact::ReservationDropped(_, executor) => {
                 format!("{about} has no room kept on {} any more", on(executor))
             }
-            Fact::Short(_, cause) => format!("{about} is short of {cause:?}"),
+            Fact::Short(_, cause) => format!("{about} is short of {}", cause.in_words()),
             Fact::Allotted {
                 executor,
                 tokens_max,
@@ -226,7 +226,7 @@ pub(super) fn outcome_words(outcome: &Outcome) -> String {
         Outcome::Cancelled => "cancelled".to_owned(),
         Outcome::Expired(ExpiredWhy::Deadline) => "expired at its deadline".to_owned(),
         Outcome::Expired(ExpiredWhy::Wait) => "expired waiting".to_owned(),
-        Outcome::Failed(why) => format!("failed: {why:?}"),
+        Outcome::Failed(why) => format!("failed: {}", why.in_words()),
     }
 }
 
