@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use pointsman_files::{check_replaceable, replace};
+use pointsman_files::{check_replaceable, replace_readable};
 use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_sim::measure::RunReport;
 use pointsman_sim::{FailurePlan, RequestPlan};
@@ -109,7 +109,7 @@ pub fn simulate(
     if let Some(path) = &args.html {
         let text = args.page_text(&setting, &all, simulated);
         let page = html::page(&text, &rows);
-        replace(path, |file| file.write_all(page.as_bytes()))
+        replace_readable(path, |file| file.write_all(page.as_bytes()))
             .with_context(|| format!("--html {}", path.display()))?;
     }
     match args.format {

@@ -1,6 +1,7 @@
 //! `pointsman simulate` with the default policies' components, on small workloads.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::LazyLock;
 
 use clap::Parser;
@@ -153,6 +154,8 @@ fn a_page_has_the_runs_of_each_policy_and_text_stays_text() {
             text.contains("\n<b> "),
             "the table is written as well: {text}"
         );
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644, "it is to be shown to others");
         fs::read_to_string(file).unwrap()
     };
     let one = page("one.html");
