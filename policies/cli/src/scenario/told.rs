@@ -222,8 +222,8 @@ impl<'a> Scribe<'a> {
             Health::Degraded | Health::Down => Some(quoted(load.health.as_str())),
         };
         let keys = [
-            ("kind", (kind != "simulated").then(|| quoted(&kind))),
-            ("role", (role != "both").then(|| quoted(&role))),
+            ("kind", (kind != "simulated").then(|| quoted(kind))),
+            ("role", (role != "both").then(|| quoted(role))),
             ("group", unless(info.group, 0)),
             ("share-weight", unless(info.share_weight, 1)),
             ("serves", serves),
