@@ -4,7 +4,7 @@ import { Mirror, freeSlots } from "./mirror.js";
 
 const mirror = new Mirror();
 // How long the host lets a request be held on purpose, in microseconds.
-let heldMax = 0n;
+let heldMax = 0;
 
 // What `verdict.reason` counts into.
 const REASONS = ["most free slots", "no room anywhere"];

@@ -25,7 +25,6 @@ mod python;
 mod serve;
 mod testing;
 mod tidy;
-mod twins;
 mod watchdog;
 mod workspace;
 

@@ -14,6 +14,10 @@ const FILES: &[&str] = &["package.json", "package-lock.json", "openai_chat.mjs"]
 /// The file that says which packages are installed.
 const LOCK: &str = "package-lock.json";
 
+/// Programs of Node.js, and the Debian packages that have them.
+pub(crate) const PROGRAMS: &[&str] = &["node", "npm"];
+pub(crate) const PACKAGES: &[&str] = &["nodejs", "npm"];
+
 /// Copies the files, and installs the packages unless they are there.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
     let folder = workspace.target.join("node");
@@ -28,7 +32,7 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
     if fs::read(&stamp).is_ok_and(|made| made == wanted) {
         return Ok(());
     }
-    apt::provide(&["node", "npm"], &["nodejs", "npm"])?;
+    apt::provide(PROGRAMS, PACKAGES)?;
     let mut install = Command::new("npm");
     install.args(["ci", "--no-audit", "--no-fund"]);
     process::run(install.current_dir(&folder))?;

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the guests, the clients, the twins and the kernels, then all tests of the workspace.
+//! `cargo xtask test`: the guests, the clients and the kernels, then all tests of the workspace.
 
 use std::env;
 
@@ -12,7 +12,6 @@ use crate::node;
 use crate::policies;
 use crate::process;
 use crate::python;
-use crate::twins;
 use crate::workspace::Workspace;
 
 /// The requirements of the frameworks that some programs of clients are built on.
@@ -21,9 +20,10 @@ const FRAMEWORKS: &str = "tests/clients/frameworks.txt";
 const WITH: &str = "POINTSMAN_TEST_WITH";
 
 pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
-    // First, because a twin needs packages that this may install.
+    // Tests build policies in Python and JavaScript, too, with the programs that these provide.
     python::prepare(workspace)?;
     node::prepare(workspace)?;
+    apt::provide(node::PROGRAMS, node::PACKAGES)?;
     // Tests compile an emulation of CUDA devices with this compiler.
     apt::provide(&["c++"], &["g++"])?;
     // Tests show the monitor page in this browser.
@@ -39,7 +39,6 @@ pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
     match test.guests {
         Guests::Build => {
             policies::build_all(workspace)?;
-            twins::build(workspace)?;
             kernels::check(workspace)?;
         }
         Guests::AsTheyAre => {}

@@ -13,7 +13,8 @@
 //!    (`a_folder_of_others_is_made_private_or_not_used`, `an_entry_of_others_is_a_miss`).
 //!
 //! # Bounds
-//! [`ENTRIES_MAX`] entries of [`ENTRY_BYTES_MAX`] bytes; the oldest are removed first.
+//! [`ENTRIES_MAX`] entries of [`ENTRY_BYTES_MAX`] bytes, [`ENTRIES_BYTES_MAX`] together; the oldest are
+//! removed first.
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::hash::{Hash as _, Hasher};
@@ -40,6 +41,9 @@ mod tests;
 /// Number of entries that are kept.
 const ENTRIES_MAX: usize = 64;
 
+/// Largest size of all entries together, but for the newest one.
+const ENTRIES_BYTES_MAX: u64 = 1 << 30;
+
 /// Largest size of an entry.
 const ENTRY_BYTES_MAX: u64 = CODE_BYTES_MAX + 64;
 
@@ -60,6 +64,14 @@ pub struct CompileCache {
     folder: PathBuf,
     /// The folder itself: its path may lead elsewhere one day.
     opened: Arc<File>,
+}
+
+/// A file in the folder. Older ones are less.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Kept {
+    at: SystemTime,
+    path: PathBuf,
+    bytes: u64,
 }
 
 /// A reason why there is no cache.
@@ -192,34 +204,49 @@ impl CompileCache {
         format!("{digest}-{maker:016x}")
     }
 
-    /// Removes the oldest files that end in `suffix` above the bound.
+    /// Removes the oldest files that end in `suffix` above the bounds.
     fn prune(&self, suffix: &str) -> io::Result<()> {
         let mut entries = self.entries(suffix)?;
         entries.sort_unstable();
-        let past = entries.len().saturating_sub(ENTRIES_MAX);
-        entries
-            .iter()
-            .take(past)
-            .try_for_each(|(_, path)| fs::remove_file(path))
+        let past = past(entries.iter().map(|entry| entry.bytes));
+        let mut oldest = entries.iter().take(past);
+        oldest.try_for_each(|entry| fs::remove_file(&entry.path))
     }
 
     fn clear(&self) -> io::Result<()> {
         let entries = self.entries(SUFFIX)?;
         entries
             .iter()
-            .try_for_each(|(_, path)| fs::remove_file(path))
+            .try_for_each(|entry| fs::remove_file(&entry.path))
     }
 
-    fn entries(&self, suffix: &str) -> io::Result<Vec<(SystemTime, PathBuf)>> {
+    fn entries(&self, suffix: &str) -> io::Result<Vec<Kept>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().ends_with(suffix) {
-                entries.push((entry.metadata()?.modified()?, entry.path()));
+                let facts = entry.metadata()?;
+                entries.push(Kept {
+                    at: facts.modified()?,
+                    path: entry.path(),
+                    bytes: facts.len(),
+                });
             }
         }
         Ok(entries)
     }
+}
+
+/// The number of oldest entries that are above the bounds, of entries of these sizes, oldest first.
+fn past(bytes: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator) -> usize {
+    let count = bytes.len();
+    let mut sum = 0_u64;
+    let kept = bytes.rev().take(ENTRIES_MAX).enumerate();
+    let kept = kept.take_while(|(idx, bytes)| {
+        sum = sum.saturating_add(*bytes);
+        *idx == 0 || sum <= ENTRIES_BYTES_MAX
+    });
+    count - kept.count()
 }
 
 /// Checks through its descriptor that nobody but this process' user can write to `file`.

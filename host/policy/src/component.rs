@@ -226,6 +226,31 @@ impl PolicyComponent {
         bytes: &[u8],
         cache: &CompileCache,
     ) -> Result<(Self, Made), LoadError> {
+        Self::load_by(engine, bytes, cache, |digest| {
+            cache.trying(engine, digest, || compile(engine, bytes))
+        })
+    }
+
+    /// Loads `bytes` as [`Self::load_cached`] does, but takes no note of compilations that are cut
+    /// short: a person who ends a command does not give up the file.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_kept(
+        engine: &PolicyEngine,
+        bytes: &[u8],
+        cache: &CompileCache,
+    ) -> Result<(Self, Made), LoadError> {
+        Self::load_by(engine, bytes, cache, |_digest| compile(engine, bytes))
+    }
+
+    /// Loads `bytes` from `cache`, or else by `compile`, and keeps what that makes.
+    fn load_by(
+        engine: &PolicyEngine,
+        bytes: &[u8],
+        cache: &CompileCache,
+        compile: impl FnOnce(Digest) -> Result<Component, LoadError>,
+    ) -> Result<(Self, Made), LoadError> {
         if bytes.len() > COMPONENT_BYTES_MAX {
             return Err(LoadError::TooLarge { bytes: bytes.len() });
         }
@@ -236,7 +261,7 @@ impl PolicyComponent {
                 let linked = Self::link(engine, bytes, exports, &component)?;
                 return Ok((linked, Made::Cached));
             }
-            let component = cache.trying(engine, digest, || compile(engine, bytes))?;
+            let component = compile(digest)?;
             let linked = Self::link(engine, bytes, exports, &component)?;
             let kept = cache.keep(engine, digest, &component);
             Ok((linked, kept.map_or_else(Made::Unkept, |()| Made::Compiled)))

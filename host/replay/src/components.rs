@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pointsman_policy::{Digest, LoadError, PolicyComponent, PolicyEngine};
+use pointsman_policy::{CompileCache, Digest, LoadError, PolicyComponent, PolicyEngine};
 
 /// The compiled components of recorded policies, for several replays. Clones share them.
 #[derive(Clone, Debug)]
 pub struct ComponentCache {
     engine: PolicyEngine,
+    /// Compiled code on disk; absent: what is not here is compiled.
+    code: Option<CompileCache>,
     /// Components by the digest of their bytes. Locked to look one up and to put one in, since a
     /// cache may serve several threads.
     components: Arc<Mutex<BTreeMap<[u8; 32], PolicyComponent>>>,
@@ -26,8 +28,16 @@ impl ComponentCache {
     pub fn new(engine: PolicyEngine) -> Self {
         Self {
             engine,
+            code: None,
             components: Arc::default(),
         }
+    }
+
+    /// Takes compiled code from `code` where it is there, and puts it there otherwise.
+    #[must_use]
+    pub fn with_code(mut self, code: Option<CompileCache>) -> Self {
+        self.code = code;
+        self
     }
 
     pub(crate) fn component(&self, code: &[u8]) -> Result<PolicyComponent, LoadError> {
@@ -39,7 +49,10 @@ impl ComponentCache {
         if let Some(component) = components().get(&digest) {
             return Ok(component.clone());
         }
-        let component = PolicyComponent::load(&self.engine, code)?;
+        let component = match &self.code {
+            Some(kept) => PolicyComponent::load_kept(&self.engine, code, kept)?.0,
+            None => PolicyComponent::load(&self.engine, code)?,
+        };
         let mut components = components();
         if components.len() >= COMPONENTS_MAX {
             components.clear();

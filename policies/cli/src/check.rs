@@ -1,6 +1,6 @@
 //! `policy check`: loads, starts and tests a policy as a server would, and names the problems to fix.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use pointsman_core::{FaultKind, Needs, RowKind};
@@ -13,13 +13,14 @@ use pointsman_policy::{
 use super::facts::FileFacts;
 use super::settings::Given;
 use super::table::{Facts, grouped};
-use super::{Done, PolicyFileArg, SettingsArg, file, inspect};
+use super::{Done, SettingsArg, build, file, inspect};
 
 /// Arguments of `policy check`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    file: PolicyFileArg,
+    /// The policy, as `pointsman policy build` writes it, or its folder, which is built
+    #[arg(value_name = "FILE")]
+    policy: PathBuf,
     #[command(flatten)]
     settings: SettingsArg,
 }
@@ -28,10 +29,20 @@ pub struct Args {
 const PAGE: u64 = 64 << 10;
 
 pub(super) fn run(args: &Args) -> Result<Done> {
-    let path = &args.file.file;
+    if !args.policy.is_dir() {
+        return check(&args.policy, args, String::new());
+    }
+    match build::build(&args.policy, None)? {
+        Ok(built) => check(&built.path, args, built.text()),
+        Err(why) => Ok(Done::not_good(why)),
+    }
+}
+
+/// Checks a file. `built` is what was said of its build.
+fn check(path: &Path, args: &Args, built: String) -> Result<Done> {
     let bytes = file::read(path)?;
     let given = Given::read(args.settings.path())?;
-    let head = format!("{}\n", path.display());
+    let head = format!("{built}{}\n", path.display());
     let component = match file::load(&bytes)? {
         Ok(component) => component,
         Err(error) => return Ok(Done::not_good(format!("{head}no policy: {error}\n"))),

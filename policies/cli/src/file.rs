@@ -6,6 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use pointsman_policy::{LoadError, PolicyComponent, PolicyEngine};
 
+use super::code;
+
 /// The bytes of a file that may be a policy.
 ///
 /// # Errors
@@ -31,13 +33,13 @@ pub(super) fn stem(path: &Path) -> String {
 /// If nothing compiled can run on this machine.
 pub(super) fn load(bytes: &[u8]) -> Result<Result<PolicyComponent, String>> {
     let engine = PolicyEngine::new()?;
-    Ok(PolicyComponent::load(&engine, bytes).map_err(|error| explained(&error)))
+    Ok(code::load(&engine, bytes).map_err(|error| explained(&error)))
 }
 
 /// The problem with a file, and the remedy where the message does not name one.
 pub(super) fn explained(error: &LoadError) -> String {
     let advice = if matches!(error, LoadError::NotWebAssembly | LoadError::CoreModule) {
-        "`pointsman policy build DIR` makes a component of a Rust crate"
+        "`pointsman policy build DIR` makes a component of a policy's folder"
     } else if matches!(error, LoadError::NoLifecycle | LoadError::NoHooks) {
         "with the SDK, `export!(Type: routing)` exports the policy and the hooks it names"
     } else if matches!(

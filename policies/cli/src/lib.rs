@@ -19,12 +19,14 @@
 mod bench;
 mod build;
 mod check;
+mod code;
 mod dev;
 mod dump;
 mod facts;
 mod file;
 mod inspect;
 pub mod journal;
+mod language;
 mod new;
 mod operate;
 mod order;
@@ -39,6 +41,7 @@ mod stopwatch;
 mod table;
 mod test;
 mod tune;
+mod written;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -53,7 +56,7 @@ pub use operate::{OperatorCommand, operate};
 pub enum PolicyCommand {
     /// Make a folder with a policy that builds and passes its scenarios
     New(new::Args),
-    /// Build a policy's crate to a component
+    /// Build a policy's folder, in Rust, JavaScript or Python, to a component
     Build(build::Args),
     /// Load, start, configure and test a policy as a server would, and say what to fix
     Check(check::Args),

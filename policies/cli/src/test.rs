@@ -25,13 +25,13 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 
 use super::settings::Given;
 use super::stopwatch::stopwatch;
-use super::{Done, build, check, file};
+use super::{Done, build, check, code, file};
 
 /// Arguments of `policy test`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The policy, as `pointsman policy build` writes it, or the folder of its crate: that is built, and
-    /// put through its scenarios and the properties
+    /// The policy, as `pointsman policy build` writes it, or its folder: that is built, and put through its
+    /// scenarios and the properties
     #[arg(value_name = "FILE", default_value = ".")]
     policy: PathBuf,
     /// Scenarios, or folders of them [default for a folder: its `scenarios`]
@@ -229,9 +229,7 @@ fn registry(subject: &Subject, defaults: &'static [EmbeddedPolicy]) -> Registry 
 
 fn default(policy: &EmbeddedPolicy) -> PolicyComponent {
     let engine = PolicyEngine::new().expect("an engine was made for the policy under test");
-    policy
-        .load(&engine)
-        .expect("what is embedded was built with this host")
+    code::embedded(&engine, policy).expect("what is embedded was built with this host")
 }
 
 /// Runs one scenario. One that does not bind the policy says nothing about it.

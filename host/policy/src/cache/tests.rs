@@ -23,10 +23,10 @@ fn mode(path: &Path) -> u32 {
 }
 
 fn entry(cache: &CompileCache) -> PathBuf {
-    let [(_, entry)] = &cache.entries(SUFFIX).unwrap()[..] else {
+    let [entry] = &cache.entries(SUFFIX).unwrap()[..] else {
         panic!("one entry is there");
     };
-    entry.clone()
+    entry.path.clone()
 }
 
 #[test]
@@ -129,6 +129,17 @@ fn the_oldest_entries_go_first() {
 }
 
 #[test]
+fn the_oldest_entries_go_where_all_together_are_too_large() {
+    let of = |bytes: &[u64]| past(bytes.iter().copied());
+    assert_eq!(of(&[]), 0);
+    assert_eq!(of(&[1; ENTRIES_MAX]), 0);
+    assert_eq!(of(&[1; ENTRIES_MAX + 3]), 3);
+    assert_eq!(of(&[1, ENTRIES_BYTES_MAX - 2, 1, 1]), 1);
+    assert_eq!(of(&[0, ENTRIES_BYTES_MAX - 2, 1, 1]), 0);
+    assert_eq!(of(&[1, u64::MAX]), 1, "the newest one is in use");
+}
+
+#[test]
 fn a_file_with_which_the_process_ended_again_and_again_is_given_up() {
     let home = tempfile::tempdir().unwrap();
     let note = home.path().join("a.tried");
@@ -146,6 +157,24 @@ fn a_file_with_which_the_process_ended_again_and_again_is_given_up() {
         attempts.end(Some(&LoadError::NoHooks));
         assert!(!note.exists(), "that was an end like any other");
     }
+}
+
+#[test]
+fn a_command_that_its_user_ends_gives_up_no_file() {
+    let home = tempfile::tempdir().unwrap();
+    let cache = CompileCache::open(home.path()).unwrap();
+    let (engine, bytes) = (PolicyEngine::new().unwrap(), Guest::default().bytes());
+    let kept = || PolicyComponent::load_kept(&engine, &bytes, &cache).map(|(_, made)| made);
+    // As if it had been ended three times.
+    let limits = format!("{:?}", engine.compiler().limits);
+    let name = cache.name(&engine, Digest::of(&bytes), &limits) + NOTE_SUFFIX;
+    for _ in 0..3 {
+        Attempts::at(home.path().join(&name)).begin().unwrap();
+    }
+    let given_up = PolicyComponent::load_cached(&engine, &bytes, &cache).unwrap_err();
+    assert!(matches!(given_up, LoadError::GivenUp { .. }), "{given_up}");
+    assert!(!is_hit(&kept().unwrap()));
+    assert!(is_hit(&kept().unwrap()));
 }
 
 #[test]

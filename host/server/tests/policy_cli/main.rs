@@ -6,12 +6,14 @@
     reason = "helpers of tests; a panic there is a failed test, and who skips one says so"
 )]
 
+mod languages;
 mod place;
 mod properties;
 mod refused;
 mod scenario;
 mod toolchain;
 mod tune;
+mod twins;
 
 use std::fs;
 

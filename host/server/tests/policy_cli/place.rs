@@ -17,6 +17,11 @@ pub(crate) struct Said {
     pub(crate) err: String,
 }
 
+/// The folder for what is kept from one run of the tests to the next.
+fn kept() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("policy-cli")
+}
+
 impl Place {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -36,7 +41,13 @@ impl Place {
         text.unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Runs `pointsman policy`. Cargo's builds are kept from one run of the tests to the next.
+    /// The folder of compiled code.
+    pub(crate) fn code(&self) -> PathBuf {
+        kept().join("cache/pointsman/code")
+    }
+
+    /// Runs `pointsman policy`. Cargo's builds and compiled code are kept from one run of the tests to
+    /// the next.
     pub(crate) fn policy<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Said {
         let mut command = self.command();
         Said::of(command.args(arguments))
@@ -51,10 +62,11 @@ impl Place {
 
     /// `pointsman`, not run yet.
     pub(crate) fn pointsman(&self) -> Command {
-        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("policy-cli");
+        let kept = kept();
         let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
         command
             .current_dir(self.folder.path())
+            .env("XDG_CACHE_HOME", kept.join("cache"))
             .env("CARGO_TARGET_DIR", kept)
             .env("CARGO_NET_OFFLINE", "true")
             // Those of the build that runs this test are none of the policy's.

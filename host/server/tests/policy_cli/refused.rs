@@ -20,11 +20,11 @@ fn what_is_no_policy_is_explained_by_every_command() {
         say("module.wasm").says(1, &["a core module, not a component"]);
         say("empty.wasm").says(1, &["does not export pointsman:scheduling/lifecycle"]);
         say("none.wasm").says(2, &["none.wasm cannot be read"]);
-        // `test` builds the policy of a folder.
-        let of_a_folder = if command == "test" {
-            ". has no Cargo.toml"
-        } else {
+        // `check` and `test` build the policy of a folder.
+        let of_a_folder = if command == "bench" {
             ". is a folder: name the .wasm file"
+        } else {
+            ". has no Cargo.toml, package.json or pyproject.toml"
         };
         say(".").says(2, &[of_a_folder]);
     }
@@ -52,9 +52,10 @@ fn what_cannot_be_made_or_built_is_explained() {
     place
         .say("new mine --hooks explanation")
         .says(2, &["explanation is no decision"]);
-    place
-        .say("build .")
-        .says(2, &["has no Cargo.toml: `pointsman policy new NAME`"]);
+    place.say("build .").says(
+        2,
+        &["has no Cargo.toml, package.json or pyproject.toml: `pointsman policy new NAME`"],
+    );
     place.say("build nowhere").says(2, &["no folder nowhere"]);
     place.say("new other --dir here").ended(0);
     place
@@ -227,7 +228,7 @@ fn a_scenario_that_is_none_is_broken_where_it_stands() {
         .says(2, &["name scenarios, or say `--properties`"]);
     place
         .say("test")
-        .says(2, &["has no Cargo.toml: `pointsman policy new NAME` makes"]);
+        .says(2, &["or pyproject.toml: `pointsman policy new NAME` makes"]);
     place
         .say("test fickle.wasm one.toml --seed 3")
         .says(2, &["--properties"]);

@@ -1,4 +1,4 @@
-//! `policy build` where Rust, its target or the crate is not as it has to be.
+//! `policy build` where a language's tools, or the folder, are not as they have to be.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,9 +19,13 @@ fn with_manifest(text: &str) -> Place {
 
 /// Builds `mine` on a machine that has only these programs.
 fn build_with(programs: &[(&str, &str)]) -> Said {
-    let place = with_manifest("[package]\nname = 'mine'\n");
+    built_with(&with_manifest("[package]\nname = 'mine'\n"), programs)
+}
+
+/// Builds `mine` of a place, on a machine that has only these programs.
+fn built_with(place: &Place, programs: &[(&str, &str)]) -> Said {
     let folder = place.path("bin");
-    fs::create_dir(&folder).unwrap();
+    fs::create_dir_all(&folder).unwrap();
     for (name, text) in programs {
         let path = folder.join(name);
         fs::write(&path, text).unwrap();
@@ -84,4 +88,83 @@ fn a_crate_that_can_be_no_policy_is_explained() {
     build("[package\n").says(2, &["Cargo.toml:1:"]);
     build("[package]\nname = 'mine'\nversion = '0.1.0'\n[dependencies]\nnowhere = { path = '../nowhere' }\n")
         .says(1, &["mine does not build"]);
+}
+
+/// An `npm` that does not get at its registry, and one that has installed nothing of use.
+const NPM: [&str; 2] = ["#!/bin/sh\necho offline >&2\nexit 1\n", "#!/bin/sh\n"];
+
+#[test]
+fn without_node_or_its_toolchain_one_is_told_what_to_do() {
+    let place = Place::new();
+    place.say("new mine --language javascript").ended(0);
+    built_with(&place, &[]).says(
+        2,
+        &[
+            "npm is not there: install Node.js 18 or newer with npm",
+            "apt-get install nodejs npm",
+        ],
+    );
+    let [offline, idle] = NPM;
+    let said = built_with(&place, &[("npm", offline)]);
+    said.says(2, &["offline", "`npm ci` did not succeed in mine"]);
+    built_with(&place, &[("npm", idle)])
+        .says(2, &["type `npm install --save-dev componentize-qjs`"]);
+    // What is installed already is not installed again.
+    let tool = place.path("mine/node_modules/componentize-qjs");
+    fs::create_dir_all(&tool).unwrap();
+    fs::write(tool.join("cli.mjs"), "").unwrap();
+    fs::write(place.path("mine/node_modules/.package-lock.json"), "").unwrap();
+    built_with(&place, &[("npm", offline)]).says(2, &["node is not there: install Node.js 18"]);
+    fs::remove_file(place.path("mine/package-lock.json")).unwrap();
+    built_with(&place, &[]).says(2, &["has no package-lock.json: type `npm install` there"]);
+    fs::remove_file(place.path("mine/world.wit")).unwrap();
+    built_with(&place, &[]).says(2, &["mine/world.wit cannot be read", "names the decisions"]);
+    fs::remove_file(place.path("mine/policy.js")).unwrap();
+    built_with(&place, &[]).says(
+        2,
+        &["mine/policy.js is not there", "`main` in package.json"],
+    );
+    place.write("mine/package.json", "{");
+    built_with(&place, &[]).says(2, &["mine/package.json: ", "line 1"]);
+}
+
+/// A `python3` without its module venv, and one whose `pip` does not get at its index.
+const PYTHON: [&str; 2] = [
+    "#!/bin/sh\necho 'ensurepip is not available'\nexit 1\n",
+    "#!/bin/sh\nb=build/python/bin\n/bin/mkdir -p $b\nprintf '#!/bin/sh\\nexit 1\\n' > $b/python\n\
+     /bin/chmod +x $b/python\n",
+];
+
+#[test]
+fn without_python_or_its_toolchain_one_is_told_what_to_do() {
+    let place = Place::new();
+    place.say("new mine --language python").ended(0);
+    let install = "install Python 3.10 or newer with its venv module, as with `apt-get install";
+    built_with(&place, &[]).says(2, &["python3 is not there: ", install]);
+    let [lacking, offline] = PYTHON;
+    built_with(&place, &[("python3", lacking)]).says(
+        2,
+        &[
+            "python3 makes no virtual environment: ",
+            install,
+            "ensurepip is not available",
+        ],
+    );
+    built_with(&place, &[("python3", offline)]).says(
+        2,
+        &["`pip install` did not succeed for mine/requirements.txt"],
+    );
+    // What is installed already is not installed again.
+    let wanted = fs::read(place.path("mine/requirements.txt")).unwrap();
+    place.write("mine/build/python/requirements.txt", wanted);
+    built_with(&place, &[]).says(2, &["add a line such as `componentize-py=="]);
+    fs::remove_file(place.path("mine/requirements.txt")).unwrap();
+    built_with(&place, &[]).says(2, &["mine/requirements.txt cannot be read: it names"]);
+    place.write("mine/pyproject.toml", "[project]\n");
+    built_with(&place, &[]).says(2, &["mine/pyproject.toml has no name"]);
+    place.write("mine/Cargo.toml", "");
+    built_with(&place, &[]).says(
+        2,
+        &["mine has Cargo.toml and pyproject.toml: a policy is in"],
+    );
 }

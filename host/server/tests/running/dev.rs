@@ -35,6 +35,7 @@ impl Dev {
             .arg(host.path("policies.d"))
             .current_dir(folder)
             .env_remove("POINTSMAN_ADMIN_KEY")
+            .env("XDG_CACHE_HOME", super::host::cache())
             .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();

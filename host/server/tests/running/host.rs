@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -47,6 +48,8 @@ struct Process {
     url: String,
     /// The lines that the server logged before it served.
     begun: String,
+    /// The lines since then. Locked to add one and to look for one.
+    said: Arc<Mutex<String>>,
 }
 
 impl Host {
@@ -229,6 +232,16 @@ impl Host {
         &self.process.begun
     }
 
+    /// The line with these words that the server logs after it serves, once it does.
+    pub(crate) fn says(&self, words: &str) -> String {
+        loop {
+            let said = self.process.said.lock().unwrap();
+            if let Some(line) = said.lines().find(|line| line.contains(words)) {
+                return line.to_owned();
+            }
+        }
+    }
+
     /// The path of a file in the folder of the server.
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.folder.path().join(file)
@@ -291,6 +304,7 @@ impl Host {
         command.args(arguments).args(["--server", address]);
         command.current_dir(self.folder.path());
         command.env_remove("POINTSMAN_ADMIN_KEY");
+        command.env("XDG_CACHE_HOME", cache());
         if let Some(key) = key {
             command.env("POINTSMAN_ADMIN_KEY", key);
         }
@@ -301,6 +315,11 @@ impl Host {
             err: String::from_utf8(output.stderr).unwrap(),
         }
     }
+}
+
+/// The folder for what commands keep from one run of the tests to the next.
+pub(crate) fn cache() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cache")
 }
 
 fn policy_folder() -> TempDir {
@@ -342,12 +361,19 @@ impl Process {
             }
         };
         // Read on, lest it waits for room for its log.
-        let log = thread::spawn(move || drop(log.read_to_end(&mut Vec::new())));
+        let said = Arc::new(Mutex::new(String::new()));
+        let later = Arc::clone(&said);
+        let log = thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                *later.lock().unwrap() += &(line + "\n");
+            }
+        });
         Self {
             child,
             log: Some(log),
             url,
             begun,
+            said,
         }
     }
 

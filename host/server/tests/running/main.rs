@@ -12,6 +12,7 @@ mod fleet;
 mod host;
 mod hostile;
 mod kept;
+mod languages;
 mod manager;
 mod orders;
 mod packaged;

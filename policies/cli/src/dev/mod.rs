@@ -35,8 +35,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Arguments of `policy dev`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The folder of the policy's crate, which is built at each change; or a policy's file that something
-    /// else builds
+    /// The policy's folder, which is built at each change; or a policy's file that something else builds
     #[arg(value_name = "FOLDER", default_value = ".")]
     policy: PathBuf,
     /// Scenarios, or folders of them [default for a folder: its `scenarios`]

@@ -10,9 +10,7 @@ use anyhow::{Context, Result};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
 
 use super::Args;
-
-/// Folders of a crate that builds and tests write to.
-const MADE: [&str; 2] = ["target", "found"];
+use crate::written::walk;
 
 /// The state of each file: its length and the time of its last change.
 type Stamps = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
@@ -109,64 +107,5 @@ impl Sources {
 fn stamp(file: &Path, stamps: &mut Stamps) {
     if let Ok(facts) = fs::metadata(file) {
         stamps.insert(file.to_owned(), (facts.len(), facts.modified().ok()));
-    }
-}
-
-/// Goes through a folder without what is hidden or made.
-fn walk(folder: &Path, enter: &mut dyn FnMut(&Path), found: &mut dyn FnMut(&Path)) {
-    enter(folder);
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        let name = name.to_string_lossy();
-        if name.starts_with('.') {
-            continue;
-        }
-        // A link is not followed: it may lead back.
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            if !MADE.contains(&&*name) {
-                walk(&path, enter, found);
-            }
-        } else if !name.contains(".wasm") && name != "Cargo.lock" {
-            found(&path);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sources_are_what_an_author_writes() {
-        let home = tempfile::tempdir().unwrap();
-        let root = home.path();
-        for folder in ["src/deep", "target/release", "found", ".git", "scenarios"] {
-            fs::create_dir_all(root.join(folder)).unwrap();
-        }
-        let written = [
-            "Cargo.toml",
-            "src/lib.rs",
-            "src/deep/er.rs",
-            "scenarios/a.toml",
-        ];
-        let made = [
-            "mine.wasm",
-            "mine.wasm.123",
-            "Cargo.lock",
-            "target/release/x.rs",
-            "found/x.toml",
-            ".git/x",
-        ];
-        for file in written.iter().chain(&made) {
-            fs::write(root.join(file), "x").unwrap();
-        }
-        let (mut folders, mut files) = (0, Vec::new());
-        walk(root, &mut |_| folders += 1, &mut |file| {
-            files.push(file.strip_prefix(root).unwrap().to_owned());
-        });
-        files.sort();
-        let mut expected = written.map(PathBuf::from);
-        expected.sort();
-        assert_eq!((folders, files), (4, expected.to_vec()));
     }
 }

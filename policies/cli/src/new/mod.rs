@@ -1,13 +1,15 @@
-//! `policy new`: a folder with a policy that builds with plain cargo and passes its scenarios.
+//! `policy new`: a folder with a policy that builds and passes its scenarios.
 //!
-//! `hooks` has the parts that each hook brings, `name` the rules for names, `vendor` the SDK and
-//! the interface, which are in the binary.
+//! A crate in Rust builds with plain cargo: `hooks` has the parts that each hook brings, `vendor` the SDK
+//! and the interface, which are in the binary. `examples` has the policies in other languages, which are
+//! those of the repository. `name` has the rules for names.
 //!
 //! # Invariants
 //! 1. No file that is there is written over (`nothing_is_written_over`).
-//! 2. A new policy builds, is good and passes its scenarios, for every hook
-//!    (`host/server/tests/policy_cli`).
+//! 2. A new policy builds, is good and passes its scenarios, for every hook in Rust, and in every other
+//!    language (`host/server/tests/policy_cli`).
 
+mod examples;
 mod hooks;
 mod name;
 mod vendor;
@@ -19,14 +21,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::Done;
+use super::language::Language;
 use hooks::Hook;
 use name::Name;
+
+pub(super) use vendor::interface;
 
 /// Arguments of `policy new`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The policy's name: lower-case letters, digits and hyphens
     name: Name,
+    /// The language it is written in
+    #[arg(long, value_enum, default_value = "rust")]
+    language: Language,
     /// The questions that the policy answers
     #[arg(long, value_enum, value_delimiter = ',', default_value = "routing")]
     hooks: Vec<Hook>,
@@ -42,8 +50,11 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     let name = args.name.as_str();
     let hooks = hooks::chosen(&args.hooks)?;
     let folder = args.dir.clone().unwrap_or_else(|| name.into());
-    let mut files = files(name, &hooks);
-    files.extend(vendor::files()?);
+    let files = match args.language {
+        Language::Rust => [files(name, &hooks), vendor::files()?].concat(),
+        Language::JavaScript => examples::JAVASCRIPT.files(name, &hooks)?,
+        Language::Python => examples::PYTHON.files(name, &hooks)?,
+    };
     write(&folder, &files)?;
     let shown = folder.display();
     Ok(Done::good(format!(
@@ -52,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<Done> {
     )))
 }
 
-/// The author's own files.
+/// The author's own files of a crate.
 fn files(name: &str, hooks: &[Hook]) -> Vec<File> {
     let description = format!("A policy for {}.", listed(hooks));
     let manifest = include_str!("templates/Cargo.toml.txt")
@@ -122,6 +133,23 @@ mod tests {
         assert!(again.contains("is there and not empty"), "{again}");
         // A file is no folder either.
         assert!(write(&folder.join("deep/file"), &files).is_err());
+    }
+
+    #[test]
+    fn a_name_stands_wherever_the_example_has_its_own() {
+        for example in [&examples::JAVASCRIPT, &examples::PYTHON] {
+            let files = example.files("mine", &[Hook::Routing]).unwrap();
+            for (path, text) in &files {
+                for word in ["javascript-policy", "python-policy", "NAME", "first-policy"] {
+                    assert!(!text.contains(word), "{word} in {}", path.display());
+                }
+            }
+            let scenario = files.iter().find(|(path, _)| path.starts_with("scenarios"));
+            assert!(scenario.unwrap().1.contains("[policy.mine]"));
+            let more = example.files("mine", &[Hook::Admission, Hook::Routing]);
+            let error = more.unwrap_err().to_string();
+            assert!(error.contains("leave out --hooks"), "{error}");
+        }
     }
 
     #[test]

@@ -26,6 +26,15 @@ pub(super) fn files() -> Result<Vec<File>> {
     Ok(files)
 }
 
+/// The files of the interface, by their names.
+pub(crate) fn interface() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of_this_release = |(path, text): &(&'static str, &'static str)| {
+        let name = path.strip_prefix("wit/")?;
+        (!name.contains('/')).then_some((name, *text))
+    };
+    SOURCES.iter().filter_map(of_this_release)
+}
+
 fn manifest() -> Result<String> {
     let workspace: Table = WORKSPACE.parse()?;
     let workspace = workspace.get("workspace").and_then(Value::as_table);
@@ -100,5 +109,7 @@ mod tests {
         ] {
             assert!(paths.contains(&path), "{path} not in {paths:?}");
         }
+        let interface: Vec<_> = interface().map(|(name, _)| name).collect();
+        assert_eq!(interface, ["hooks.wit", "types.wit"]);
     }
 }

@@ -17,10 +17,10 @@ use anyhow::{Context, Result, bail};
 use pointsman_core::{Machine, Micros, Round, Stamped};
 use pointsman_journal::{Entry, JournalReader, PolicyRecord, Roster};
 use pointsman_policy::PolicyEngine;
-use pointsman_replay::{ComponentCache, Retelling, Rounds, recorded_source};
+use pointsman_replay::{Retelling, Rounds, recorded_source};
 use pointsman_testkit::{Flavour, Kit, Registry, RunError, Scenario};
 
-use super::Done;
+use super::{Done, code};
 use decided::Decided;
 use told::Told;
 
@@ -279,7 +279,7 @@ impl Found {
     }
 
     fn registry(&self) -> Result<Registry> {
-        let components = ComponentCache::new(PolicyEngine::new()?);
+        let components = code::recorded(PolicyEngine::new()?);
         let mut registry = Registry::new();
         for record in &self.before.policies {
             let source = recorded_source(&components, record, |limits| limits)?;

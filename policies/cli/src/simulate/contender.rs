@@ -12,11 +12,11 @@ use pointsman_policy::{
     Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, SettingSchema,
     StartError, start,
 };
-use pointsman_replay::{ComponentCache, recorded_source};
+use pointsman_replay::recorded_source;
 use serde_json::{Map, Value};
 
 use super::spec;
-use crate::file;
+use crate::{code, file};
 
 /// Policies that decide together.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ impl Stable {
     pub fn new(defaults: &[EmbeddedPolicy]) -> Result<Self> {
         let engine = PolicyEngine::new()?;
         let source = |policy: &EmbeddedPolicy| {
-            let component = policy.load(&engine);
+            let component = code::embedded(&engine, policy);
             let component = component.with_context(|| policy.name.to_owned())?;
             let limits = patient(Limits::default());
             Ok(PolicySource::component(&component, &Map::new(), limits))
@@ -88,7 +88,7 @@ impl Stable {
     /// # Errors
     /// If the journal lacks the code of one, or it does not start.
     pub fn recorded(&self, policies: &[PolicyRecord], chains: &[Chain]) -> Result<Contender> {
-        let components = ComponentCache::new(self.engine.clone());
+        let components = code::recorded(self.engine.clone());
         let mut contender = Self::built_in();
         contender.label = "simulated".to_owned();
         let mut places = BTreeMap::new();
@@ -141,7 +141,7 @@ impl Stable {
     pub(crate) fn load(&self, path: &Path) -> Result<LoadedPolicy> {
         let shown = path.display();
         let bytes = file::read(path)?;
-        let component = PolicyComponent::load(&self.engine, &bytes);
+        let component = code::load(&self.engine, &bytes);
         let component = component
             .map_err(|error| anyhow::anyhow!("{shown}: no policy: {}", file::explained(&error)))?;
         let (settings, limits) = beside(path)?;

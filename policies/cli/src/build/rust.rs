@@ -1,33 +1,24 @@
-//! `policy build`: from a policy's crate to its component.
+//! Policies in Rust, built by cargo.
 //!
 //! Cargo names the module that it built, so that target folders, workspaces and toolchains of the
-//! author's choice work. The author's facts in the manifest go into the component.
+//! author's choice work.
 
 use std::fs;
-use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use wit_component::ComponentEncoder;
 
-use super::facts::AuthorFacts;
-use super::table::grouped;
-use super::{Done, file, pitfalls};
+use super::super::facts::AuthorFacts;
+use super::super::pitfalls;
+use super::{Folder, Raw, not_run};
 
 const TARGET: &str = "wasm32-unknown-unknown";
 
-/// Arguments of `policy build`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Args {
-    /// The folder of the policy's crate
-    #[arg(default_value = ".")]
-    dir: PathBuf,
-    /// File for the component [default: NAME.wasm in the folder]
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-}
+/// Advice where a program is missing.
+const REMEDY: &str = "install Rust, see https://rustup.rs";
 
 /// The output of `cargo metadata`.
 #[derive(Deserialize)]
@@ -55,53 +46,26 @@ struct Message {
     filenames: Vec<PathBuf>,
 }
 
-/// A component that was built.
-pub(super) struct Built {
-    pub(super) path: PathBuf,
-    size: usize,
-    /// Warnings about what will panic or vanish.
-    warnings: Vec<&'static str>,
-}
-
-pub(super) fn run(args: &Args) -> Result<Done> {
-    Ok(match build(&args.dir, args.output.as_deref())? {
-        Ok(built) => Done::good(built.text()),
-        Err(why) => Done::not_good(why),
-    })
-}
-
-/// Builds the policy of a folder; the inner error says in a line why it makes none.
-pub(super) fn build(dir: &Path, output: Option<&Path>) -> Result<Result<Built, String>> {
-    let shown = dir.display();
-    let folder = fs::canonicalize(dir).with_context(|| format!("no folder {shown}"))?;
+/// Makes the component of a crate; the inner error says why it makes none.
+pub(super) fn make(folder: Folder<'_>) -> Result<Result<Raw, String>> {
+    let folder = folder.path;
     let manifest = folder.join("Cargo.toml");
-    anyhow::ensure!(
-        manifest.is_file(),
-        "{shown} has no Cargo.toml: `pointsman policy new NAME` makes a folder that has one",
-    );
-    ensure_target(&folder)?;
-    let package = package(&folder, &manifest)?;
-    let Some(messages) = cargo_build(&folder)? else {
-        return Ok(Err(format!("{shown} does not build\n")));
+    ensure_target(folder)?;
+    let package = package(folder, &manifest)?;
+    let Some(messages) = cargo_build(folder)? else {
+        return Ok(Err("does not build".to_owned()));
     };
     let Some(module) = module(&messages, &manifest) else {
-        return Ok(Err(format!(
-            "{shown} makes no module: `[lib]` of its Cargo.toml needs crate-type = [\"rlib\", \"cdylib\"]\n"
-        )));
+        return Ok(Err(
+            "makes no module: `[lib]` of its Cargo.toml needs crate-type = [\"rlib\", \"cdylib\"]"
+                .to_owned(),
+        ));
     };
     let module = fs::read(&module).with_context(|| format!("{} not read", module.display()))?;
-    let component = match component(&module, &package.facts())? {
-        Ok(component) => component,
-        Err(why) => return Ok(Err(format!("{shown} makes no policy: {why}\n"))),
-    };
-    let path = output.map_or_else(
-        || dir.join(format!("{}.wasm", package.name)),
-        Path::to_owned,
-    );
-    replace(&path, &component).with_context(|| format!("{} not written", path.display()))?;
-    Ok(Ok(Built {
-        path,
-        size: component.len(),
+    Ok(component(&module).map(|component| Raw {
+        facts: package.facts(),
+        name: package.name,
+        component,
         warnings: pitfalls::warnings(&module),
     }))
 }
@@ -149,7 +113,8 @@ fn cargo_build(folder: &Path) -> Result<Option<Vec<Message>>> {
         .current_dir(folder)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
-    let said = cargo.output().map_err(|error| not_run("cargo", error))?;
+    let said = cargo.output();
+    let said = said.map_err(|error| not_run(&cargo, error, REMEDY))?;
     if !said.status.success() {
         return Ok(None);
     }
@@ -174,64 +139,27 @@ fn module(messages: &[Message], manifest: &Path) -> Option<PathBuf> {
         .cloned()
 }
 
-/// Makes a component that a host loads; the inner error has the reason why there is none, and the
-/// remedy.
-fn component(module: &[u8], facts: &AuthorFacts) -> Result<Result<Vec<u8>, String>> {
+/// Makes a component of a module; the error has the reason why there is none, and the remedy.
+fn component(module: &[u8]) -> Result<Vec<u8>, String> {
     let encoded = ComponentEncoder::default()
         .module(module)
         .and_then(|encoder| encoder.validate(true).encode());
-    let mut component = match encoded {
-        Ok(component) => component,
-        Err(error) => {
-            return Ok(Err(format!(
-                "{error:#}\nto fix it: a policy needs nothing but the SDK; what asks for files, a clock or \
-                 randomness cannot be in it"
-            )));
-        }
-    };
-    facts.append_to(&mut component);
-    Ok(file::load(&component)?.map(|_| component))
+    encoded.map_err(|error| {
+        format!(
+            "makes no policy: {error:#}\nto fix it: a policy needs nothing but the SDK; what asks for \
+             files, a clock or randomness cannot be in it"
+        )
+    })
 }
 
-/// Writes a file in one step, so that no server that watches the folder reads half of it.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension(format!("wasm.{}", std::process::id()));
-    fs::write(&draft, bytes)?;
-    fs::rename(&draft, path)
-}
-
-fn output(program: &str, arguments: &[&str], folder: &Path) -> Result<std::process::Output> {
+fn output(program: &str, arguments: &[&str], folder: &Path) -> Result<Output> {
     let mut command = Command::new(program);
     command
         .args(arguments)
         .current_dir(folder)
         .stdin(Stdio::null());
-    command.output().map_err(|error| not_run(program, error))
-}
-
-fn not_run(program: &str, error: io::Error) -> anyhow::Error {
-    let missing = error.kind() == ErrorKind::NotFound;
-    let error = anyhow::Error::from(error);
-    if missing {
-        return error.context(format!(
-            "{program} is not there: install Rust, see https://rustup.rs"
-        ));
-    }
-    error.context(format!("{program} cannot be run"))
-}
-
-// === impl Built ===
-
-impl Built {
-    /// The file with its size, and the warnings, in lines.
-    pub(super) fn text(&self) -> String {
-        let size = grouped(u64::try_from(self.size).unwrap_or(u64::MAX));
-        let mut text = format!("{}: {size} bytes\n", self.path.display());
-        for warning in &self.warnings {
-            text.push_str(&format!("warning: {warning}\n"));
-        }
-        text
-    }
+    let said = command.output();
+    said.map_err(|error| not_run(&command, error, REMEDY))
 }
 
 // === impl Package ===
