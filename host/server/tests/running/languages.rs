@@ -4,6 +4,7 @@
 //! the next, since a component of Python takes long.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -232,4 +233,35 @@ fn what_python_raises_and_prints_is_told() {
     let warned = host.says("hint");
     assert!(warned.contains("WARN"), "{warned}");
     host.says(&sentence);
+    told_by_the_build(&folder);
+}
+
+/// Breaks a copy of a policy in Python: what cannot be loaded is told as Python tells it.
+fn told_by_the_build(folder: &Path) {
+    let copy = tempfile::tempdir().unwrap();
+    let copy = copy.path();
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        if entry.path().is_file() {
+            fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+        }
+    }
+    fs::create_dir(copy.join("build")).unwrap();
+    symlink(folder.join("build/python"), copy.join("build/python")).unwrap();
+    let good = fs::read_to_string(copy.join("policy.py")).unwrap();
+    let last = format!("policy.py\", line {}", good.lines().count() + 1);
+    for (text, parts) in [
+        (format!("{good}def = 3\n"), [&last, "SyntaxError"]),
+        (format!("{good}import nowhere\n"), [&last, "'nowhere'"]),
+        (
+            good.replace("class Routing", "class Rooting"),
+            ["policy.py has no class Routing", "world.wit"],
+        ),
+    ] {
+        fs::write(copy.join("policy.py"), text).unwrap();
+        let said = policy(copy, "build .");
+        says(&said, 1, &[". does not build\n"]);
+        for part in parts {
+            assert!(said.err.contains(part), "{part:?} not in\n{}", said.err);
+        }
+    }
 }

@@ -164,9 +164,18 @@ def frames(raised):
     return found[::-1]
 
 
-# Last, since what it prints goes to the log already.
-import policy  # noqa: E402
+try:
+    # Last, since what it prints goes to the log already.
+    import policy
+except BaseException:
+    # To whoever makes the component, not to a log.
+    sys.stderr = sys.__stderr__
+    raise
 
 for class_name, names in FUNCTIONS.items():
     if class_name in vars(policy):
         globals()[class_name] = reported(vars(policy)[class_name], names)
+
+
+def __getattr__(name):
+    raise AttributeError(f"policy.py has no class {name}, although world.wit exports that interface")
