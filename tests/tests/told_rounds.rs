@@ -35,6 +35,7 @@ fn defaults() -> &'static [EmbeddedPolicy] {
     let load = |name| EmbeddedPolicy {
         name,
         wasm: fs::read(component_path(name)).unwrap().leak(),
+        code: None,
     };
     DEFAULTS.map(|(name, _)| load(name)).to_vec().leak()
 }
