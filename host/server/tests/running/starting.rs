@@ -1,6 +1,7 @@
 //! A server that starts: its journal, and policies that are still being made ready.
 
 use pointsman_policy::Digest;
+use serde_json::json;
 
 use super::host::{Host, Start, policy};
 
@@ -34,6 +35,56 @@ fn the_journal_has_everything_from_its_first_entry_on() {
     for outcome in ["dropped", "lost", "refused", "withheld"] {
         assert_eq!(report["entries"][outcome], 0, "{outcome}: {report}");
     }
+}
+
+/// The text of the answer to a body of `/v1/chat/completions`.
+fn answer(host: &Host, body: &str) -> String {
+    let (status, answer) = host.ask("POST", "/v1/chat/completions", body);
+    assert_eq!(status, 200, "{answer}");
+    let text = answer["choices"][0]["message"]["content"].as_str();
+    text.unwrap().to_owned()
+}
+
+#[test]
+fn what_people_type_first_is_answered_and_so_is_what_they_are_offered() {
+    let host = Host::start("");
+    let line = host.says("try: curl ");
+    let offered = line.split('\'').nth(1).unwrap();
+    let story = answer(&host, offered);
+    let begins = "Once there was a fox ";
+    assert!(
+        story.starts_with(begins) && story.ends_with("were friends."),
+        "{story}"
+    );
+    for (typed, expected) in [
+        ("hi", "Hello! How can I help you?"),
+        ("Hello!", "Hello! How can I help you?"),
+        ("Count to 10", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10."),
+        ("count from 1 to 5", "1, 2, 3, 4, 5."),
+        ("What is 2+2?", "2 plus 2 is 4."),
+        ("2 + 2", "2 plus 2 is 4."),
+        (
+            "What is the capital of France?",
+            "The capital of France is Paris.",
+        ),
+        (
+            "what is the capital of france",
+            "The capital of France is Paris.",
+        ),
+        (
+            "who are you",
+            "I am a very small language model. A policy decides where and when I run.",
+        ),
+    ] {
+        let messages = json!([{"role": "user", "content": typed}]);
+        let body = json!({"model": "demo", "temperature": 0, "messages": messages});
+        assert_eq!(answer(&host, &body.to_string()), expected, "{typed}");
+    }
+    let readme = include_str!("../../../../README.md");
+    let asked = r#""temperature": 0,
+    "messages": [{"role": "user", "content": "What is the capital of France?"}]}'"#;
+    assert!(readme.contains(asked));
+    assert!(readme.contains(r#""content":"The capital of France is Paris.""#));
 }
 
 #[test]
