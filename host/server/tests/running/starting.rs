@@ -51,11 +51,8 @@ fn what_people_type_first_is_answered_and_so_is_what_they_are_offered() {
     let line = host.says("try: curl ");
     let offered = line.split('\'').nth(1).unwrap();
     let story = answer(&host, offered);
-    let begins = "Once there was a fox ";
-    assert!(
-        story.starts_with(begins) && story.ends_with("were friends."),
-        "{story}"
-    );
+    // Its words are drawn.
+    assert!(story.starts_with("Once there was "), "{story}");
     for (typed, expected) in [
         ("hi", "Hello! How can I help you?"),
         ("Hello!", "Hello! How can I help you?"),
