@@ -8,6 +8,9 @@ const SLOT = 0;
 const QUEUE = 1;
 
 export class Mirror {
+  // How long the host lets a request be held on purpose, in microseconds: `bounds.heldMax` of `configure`.
+  heldMax = 0;
+
   constructor() {
     this.#forget();
   }
@@ -82,7 +85,13 @@ export class Mirror {
     const model = this.models.get(request.model);
     const max = model?.runningMax ?? Infinity;
     const isLimitReached = model && model.running + count(this.modelsPlaced, model.id) >= max;
-    return { request, now, isLimitReached };
+    return { request, isLimitReached, now, holdEnd: this.#holdEnd(request, now) };
+  }
+
+  // The time until which a request can wait on purpose, or null where the host lets it no longer.
+  #holdEnd(request, now) {
+    const end = request.holdEnd ?? now + this.heldMax;
+    return end > now ? end : null;
   }
 
   // The seat an executor has for what is needed, or null: what the host checks, beforehand.
@@ -94,6 +103,7 @@ export class Mirror {
     if (request.model !== null && info.serves?.includes(request.model) === false) return null;
     if (request.allowed?.includes(id) === false || request.failedOn?.includes(id)) return null;
     if (!modelFits(need, executor) || !this.#blocksFit(request, info)) return null;
+    if (isKeptWarm(need, executor)) return null;
     return seat(request, executor);
   }
 
@@ -101,6 +111,9 @@ export class Mirror {
     const device = this.devices.get(info.device);
     const blocks = blocksOn(request, info);
     if (device === undefined || blocks === 0) return true;
+    // All that it may need has to fit into the empty device; a server elsewhere makes room for itself.
+    const generated = info.kind === "remote" ? 1 : request.outputTokensMax;
+    if (request.promptTokens + generated > device.blocksTotal * info.tokensPerBlock) return false;
     const free = device.blocksFree + device.blocksCached;
     return blocks + count(this.blocksPlaced, device.id) <= free;
   }
@@ -135,16 +148,22 @@ function seat(request, executor) {
   return before + (placed?.queued[request.class] ?? 0) < info.queueLimit ? QUEUE : null;
 }
 
-// No more models than may run there, and none drives out another that is kept warm.
-function modelFits({ request: { model }, now }, executor) {
+// No more models than may run there.
+function modelFits({ request: { model } }, executor) {
   const { info, residencies, placed } = executor;
-  if (model === null || runs(model, executor) || placed?.started.has(model)) return true;
-  const rows = [...residencies.values()];
-  const started = placed?.started.size ?? 0;
-  const running = rows.filter((row) => row.sequences > 0).length;
-  if (info.modelsMax !== null && running + started >= info.modelsMax) return false;
+  if (model === null || info.modelsMax === null) return true;
+  const started = placed?.started ?? new Set();
+  const running = [...residencies.values()].filter((row) => row.sequences > 0).length;
+  const isNew = !runs(model, executor) && !started.has(model);
+  return running + started.size + (isNew ? 1 : 0) <= info.modelsMax;
+}
+
+// A model that is kept warm is not driven out by another, as long as that one can be held. One that was placed there
+// has done so already.
+function isKeptWarm({ request: { model }, now, holdEnd }, executor) {
+  if (model === null || holdEnd === null || runs(model, executor) || executor.placed?.started.size > 0) return false;
   const isHeld = (row) => row.model !== model && row.sequences === 0 && row.warmUntil > now;
-  return started > 0 || !rows.some(isHeld);
+  return [...executor.residencies.values()].some(isHeld);
 }
 
 function runs(model, executor) {
@@ -154,7 +173,8 @@ function runs(model, executor) {
 // Blocks that the prompt and the first token take, and where what runs cannot be taken off again
 // all that may be generated.
 function blocksOn(request, info) {
-  const generated = info.preempts ? 1 : request.outputTokensMax;
+  const makesRoom = info.preempts || info.kind === "remote";
+  const generated = makesRoom ? Math.min(1, request.outputTokensMax) : request.outputTokensMax;
   return info.tokensPerBlock ? Math.ceil((request.promptTokens + generated) / info.tokensPerBlock) : 0;
 }
 

@@ -3,8 +3,6 @@
 import { Mirror, freeSlots } from "./mirror.js";
 
 const mirror = new Mirror();
-// How long the host lets a request be held on purpose, in microseconds.
-let heldMax = 0;
 
 // What `verdict.reason` counts into.
 const REASONS = ["most free slots", "no room anywhere"];
@@ -42,7 +40,7 @@ export const lifecycle = {
   configure(settings, bounds) {
     const [key] = Object.keys(JSON.parse(settings));
     if (key !== undefined) throw `unknown field \`${key}\`, there are no fields`;
-    heldMax = bounds.heldMax;
+    mirror.heldMax = bounds.heldMax;
   },
 
   observe(now, extent, changes) {
@@ -63,12 +61,6 @@ export const routing = {
   },
 };
 
-// The time until which a request waits on purpose, or null where the host lets it no longer.
-function holdEnd(request, now) {
-  const end = request.holdEnd ?? now + heldMax;
-  return end > now ? end : null;
-}
-
 // Where one request goes.
 function place(id, now) {
   const request = mirror.waiting.get(id);
@@ -81,7 +73,7 @@ function place(id, now) {
     if (best === null || isBetter(candidate, best)) best = candidate;
   }
   if (best === null) {
-    return { choice: { tag: "hold", val: request ? holdEnd(request, now) : null }, reason: NO_ROOM };
+    return { choice: { tag: "hold", val: need?.holdEnd ?? null }, reason: NO_ROOM };
   }
   mirror.place(need, best.executor, best.seat);
   return { choice: { tag: "place", val: [best.executor.id] }, reason: PLACED };

@@ -20,6 +20,7 @@ from wit_world.imports.types import (
     Change_Waiting,
     Change_WaitingGone,
     ExecutorInfo,
+    ExecutorKind,
     ExecutorLoad,
     Extent,
     Health,
@@ -41,6 +42,8 @@ class Need(NamedTuple):
     request: Request
     now: int
     is_limit_reached: bool
+    # The time until which it can wait on purpose, or None where the host lets it no longer.
+    hold_end: int
 
 
 @dataclass
@@ -78,17 +81,27 @@ class Executor:
             queued += self.placed.queued[request.class_]
         return Seat.QUEUE if queued < self.info.queue_limit else None
 
-    def model_fits(self, model, now):
-        """No more models than may run there, and none drives out another that is kept warm."""
-        started = self.placed.started if self.placed else ()
-        if model is None or self.runs(model) or model in started:
+    def model_fits(self, model):
+        """No more models than may run there."""
+        if model is None or self.info.models_max is None:
             return True
-        rows = self.residencies.values()
-        running = sum(row.sequences > 0 for row in rows)
-        if self.info.models_max is not None and running + len(started) >= self.info.models_max:
+        started = self.placed.started if self.placed else ()
+        running = sum(row.sequences > 0 for row in self.residencies.values())
+        is_new = not self.runs(model) and model not in started
+        return running + len(started) + is_new <= self.info.models_max
+
+    def is_kept_warm(self, need):
+        """A model that is kept warm is not driven out by another, as long as that one can be held.
+
+        One that was placed there has done so already.
+        """
+        model = need.request.model
+        has_started = self.placed is not None and bool(self.placed.started)
+        if model is None or need.hold_end is None or self.runs(model) or has_started:
             return False
+        rows = self.residencies.values()
         others = (row for row in rows if row.model != model and row.sequences == 0)
-        return bool(started) or not any((row.warm_until or 0) > now for row in others)
+        return any((row.warm_until or 0) > need.now for row in others)
 
     def runs(self, model):
         return model in self.residencies and self.residencies[model].sequences > 0
@@ -100,11 +113,17 @@ class Executor:
         """
         if not self.info.tokens_per_block:
             return 0
-        generated = 1 if self.info.preempts else request.output_tokens_max
+        makes_room = self.info.preempts or self.info.kind == ExecutorKind.REMOTE
+        generated = request.output_tokens_max
+        generated = min(1, generated) if makes_room else generated
         return -(-(request.prompt_tokens + generated) // self.info.tokens_per_block)
 
 
 class Mirror:
+    # How long the host lets a request be held on purpose, in microseconds: `bounds.held_max` of
+    # `configure`.
+    held_max = 0
+
     def __init__(self):
         self._forget()
 
@@ -161,7 +180,8 @@ class Mirror:
         model = self.models.get(request.model)
         limited = model is not None and model.running_max is not None
         reached = limited and model.running + self.models_placed[model.id] >= model.running_max
-        return Need(request, now, reached)
+        end = now + self.held_max if request.hold_end is None else request.hold_end
+        return Need(request, now, reached, end if end > now else None)
 
     def fit(self, need, executor):
         """The seat an executor has for what is needed, or None: what the host checks, beforehand."""
@@ -176,7 +196,7 @@ class Mirror:
             return None
         if request.failed_on is not None and executor.id in request.failed_on:
             return None
-        if not executor.model_fits(request.model, need.now):
+        if not executor.model_fits(request.model) or executor.is_kept_warm(need):
             return None
         return executor.seat(request) if self._blocks_fit(request, executor) else None
 
@@ -185,6 +205,11 @@ class Mirror:
         blocks = executor.blocks(request)
         if device is None or blocks == 0:
             return True
+        # All that it may need has to fit into the empty device; a server elsewhere makes room for itself.
+        remote = executor.info.kind == ExecutorKind.REMOTE
+        tokens = request.prompt_tokens + (1 if remote else request.output_tokens_max)
+        if tokens > device.blocks_total * executor.info.tokens_per_block:
+            return False
         return blocks + self.blocks_placed[device.id] <= device.blocks_free + device.blocks_cached
 
     def place(self, need, executor, seat):

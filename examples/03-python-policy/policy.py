@@ -56,12 +56,6 @@ class Routing(exports.Routing):
         return [place(cached.request, at.now) for cached in requests]
 
 
-def hold_end(request, now):
-    """The time until which a request waits on purpose, or None where the host lets it no longer."""
-    end = now + mirror.held_max if request.hold_end is None else request.hold_end
-    return end if end > now else None
-
-
 def place(request_id, now):
     """Where one request goes."""
     request = mirror.waiting.get(request_id)
@@ -78,7 +72,7 @@ def place(request_id, now):
         default=None,
     )
     if best is None:
-        return Verdict(Choice_Hold(hold_end(request, now)), NO_ROOM)
+        return Verdict(Choice_Hold(need.hold_end), NO_ROOM)
     seat, _, executor_id = best
     mirror.place(need, mirror.executors[executor_id], seat)
     return Verdict(Choice_Place([executor_id]), PLACED)

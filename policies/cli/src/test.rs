@@ -27,6 +27,15 @@ use super::settings::Given;
 use super::stopwatch::stopwatch;
 use super::{Done, build, check, code, file};
 
+/// The time for the properties.
+const TIME: Duration = Duration::from_secs(10);
+/// The seed of the first run.
+const SEED: u64 = 1;
+/// Events of a run.
+const EVENTS: u32 = 100;
+/// The folder for scenarios of broken properties.
+const SAVE: &str = "found";
+
 /// Arguments of `policy test`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -50,32 +59,28 @@ pub struct Args {
 /// Arguments of the property checks.
 #[derive(Clone, Debug, clap::Args)]
 struct PropertyArgs {
-    /// Check the properties of any good policy: never refused, the same after a restart, and so on
+    /// Check the properties of any good policy: never refused, the same after a restart, and so on. What is said
+    /// about them says that, too
     #[arg(long)]
     properties: bool,
     /// The policy's [settings] and [limits] while properties are checked; a scenario has its own
-    #[arg(long, value_name = "FILE.toml", requires = "properties")]
+    #[arg(long, value_name = "FILE.toml")]
     settings: Option<PathBuf>,
-    /// Begin new runs, each with the next seed, for so long
-    #[arg(long = "for", value_name = "TIME", default_value = "10s", requires = "properties", conflicts_with = "runs", value_parser = time)]
-    time: Duration,
+    /// Begin new runs, each with the next seed, for so long [default: 10s]
+    #[arg(long = "for", value_name = "TIME", conflicts_with = "runs", value_parser = time)]
+    time: Option<Duration>,
     /// Make so many runs, however long they take
-    #[arg(long, value_name = "N", requires = "properties", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     runs: Option<u32>,
-    /// The seed of the first run
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "properties")]
-    seed: u64,
-    /// Events of a run: arrivals, failures, time passing
-    #[arg(long, value_name = "N", default_value_t = 100, requires = "properties", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    events: u32,
-    /// Folder for the scenario that is left of each broken property
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        default_value = "found",
-        requires = "properties"
-    )]
-    save: PathBuf,
+    /// The seed of the first run [default: 1]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Events of a run: arrivals, failures, time passing [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    events: Option<u32>,
+    /// Folder for the scenario that is left of each broken property [default: found]
+    #[arg(long, value_name = "FOLDER")]
+    save: Option<PathBuf>,
 }
 
 /// The format of a report.
@@ -119,11 +124,11 @@ pub(super) fn whole(whole: Whole<'_>, defaults: &'static [EmbeddedPolicy]) -> Re
         properties: PropertyArgs {
             properties: true,
             settings: whole.settings,
-            time: whole.time,
+            time: Some(whole.time),
             runs: None,
-            seed: 1,
-            events: 100,
-            save: PathBuf::from("found"),
+            seed: None,
+            events: None,
+            save: None,
         },
         format: Format::Human,
         output: None,
@@ -294,7 +299,7 @@ impl Wanted {
                 }
             }));
         }
-        let has_properties = args.properties.properties;
+        let has_properties = args.properties.are_asked_for();
         anyhow::ensure!(
             has_properties || !scenarios.is_empty(),
             "name scenarios, or say `--properties`; a folder in the place of the file is built and put \
@@ -312,18 +317,34 @@ impl Wanted {
 // === impl PropertyArgs ===
 
 impl PropertyArgs {
+    /// Returns whether properties are to be checked: something is said about them.
+    fn are_asked_for(&self) -> bool {
+        let Self {
+            properties,
+            settings,
+            time,
+            runs,
+            seed,
+            events,
+            save,
+        } = self;
+        let numbers = seed.is_some() || events.is_some() || runs.is_some() || time.is_some();
+        *properties || numbers || settings.is_some() || save.is_some()
+    }
+
     /// Checks all properties; the inner error says why the policy cannot be checked.
     fn check(&self, component: &PolicyComponent) -> Result<Result<Suite, String>> {
         let given = Given::read(self.settings.as_deref())?;
         let subject = properties::Subject::component(component, &given.settings, given.limits);
         let plan = Plan {
-            seed: self.seed,
+            seed: self.seed.unwrap_or(SEED),
             runs: self.runs.unwrap_or(u32::MAX),
-            events: self.events,
+            events: self.events.unwrap_or(EVENTS),
             ..Plan::default()
         };
         let (elapsed, is_timed) = (stopwatch(), self.runs.is_none());
-        let mut goes_on = || !is_timed || elapsed() < self.time;
+        let time = self.time.unwrap_or(TIME);
+        let mut goes_on = || !is_timed || elapsed() < time;
         let checked = properties::check_while(&subject, &plan, &mut goes_on);
         Ok(checked.map_err(|error| check::explained(&error)))
     }
@@ -339,9 +360,10 @@ impl PropertyArgs {
             else {
                 continue;
             };
-            let folder = self.save.display();
-            fs::create_dir_all(&self.save).with_context(|| format!("{folder} not made"))?;
-            let file = self.save.join(format!("{}.toml", property.name()));
+            let folder = self.save.as_deref().unwrap_or(Path::new(SAVE));
+            let shown = folder.display();
+            fs::create_dir_all(folder).with_context(|| format!("{shown} not made"))?;
+            let file = folder.join(format!("{}.toml", property.name()));
             let (policy, shown) = (policy.display(), file.display());
             fs::write(&file, scenario).with_context(|| format!("{shown} not written"))?;
             writeln!(lines, "again: pointsman policy test {policy} {shown}")?;

@@ -229,7 +229,8 @@ fn a_scenario_that_is_none_is_broken_where_it_stands() {
     place
         .say("test")
         .says(2, &["or pyproject.toml: `pointsman policy new NAME` makes"]);
+    // What is said about the properties asks for them.
     place
-        .say("test fickle.wasm one.toml --seed 3")
-        .says(2, &["--properties"]);
+        .say("test fickle.wasm one.toml --seed 3 --runs 1")
+        .says(1, &["1 broken", ": 1 runs from seed 3"]);
 }

@@ -31,7 +31,7 @@ fn same_as_in_rust(folder: &str, name: &str) {
     let mut test = place.command();
     test.current_dir(&folder).arg("test");
     // Its own scenarios, and the properties of any policy.
-    let said = Said::of(test.args(["--properties", "--runs", "1", "--events", "20"]));
+    let said = Said::of(test.args(["--runs", "80"]));
     said.says(0, &[&format!("./{name}.wasm: "), "6 passed"]);
 
     let engine = PolicyEngine::new().unwrap();
