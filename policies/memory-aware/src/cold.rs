@@ -75,7 +75,7 @@ impl Drains {
             let case = Case::new(fleet, request, mirror.now());
             let search = Search {
                 drains: &drains,
-                ..Search::new(policy, policy.settings, &case)
+                ..Search::new(policy, &policy.settings, &case)
             };
             match search.choose(MayLook::Yes) {
                 (_, Ok(choice)) => {

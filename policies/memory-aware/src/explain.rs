@@ -70,7 +70,7 @@ fn eligible(search: &Search<'_>, place: &Place<'_>, lead: &Lead<'_>) -> String {
     };
     let load = executor.load;
     let slots = format!("{}/{} slots", load.slots_used, executor.info.slots_total);
-    let settings = &search.settings;
+    let settings = search.settings;
     let memory = match Pool::of(case.fleet, executor) {
         Some(pool) => format!(
             "tier {} ({} permille), load {} blocks, {} blocks free",

@@ -140,8 +140,8 @@ impl Router for MemoryAware {
     }
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
-        let own = self.own(case);
-        let search = Search::new(self, own.unwrap_or(self.settings), case);
+        let own = self.overrides.of(case, &self.settings);
+        let search = Search::new(self, self.settings_of(&own), case);
         if let Some(blocked) = self.known.blocked(&search) {
             return Err(held(case, blocked));
         }
@@ -183,20 +183,19 @@ impl Explanation for MemoryAware {
     const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
 
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
-        let settings = self.own(case).unwrap_or(self.settings);
-        explain::candidates(Search::new(self, settings, case))
+        let own = self.overrides.of(case, &self.settings);
+        explain::candidates(Search::new(self, self.settings_of(&own), case))
     }
 }
 
 impl MemoryAware {
-    /// The settings for a request.
-    ///
-    /// # Errors
-    /// If it would override one, and cannot.
+    /// The settings for a request: its own, unless it has none or would override one and cannot.
     #[inline]
-    fn own(&self, case: &Case<'_>) -> Result<Settings, BadOverride> {
-        let own = self.overrides.of(case, &self.settings)?;
-        Ok(own.unwrap_or(self.settings))
+    fn settings_of<'a>(&'a self, own: &'a Result<Option<Settings>, BadOverride>) -> &'a Settings {
+        match own {
+            Ok(Some(own)) => own,
+            Ok(None) | Err(BadOverride) => &self.settings,
+        }
     }
 
     /// A look is always taken where a request is pinned, or hashed with a look anyway.

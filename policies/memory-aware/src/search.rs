@@ -26,7 +26,7 @@ pub(crate) use look::{Blocked, Lack};
 pub(crate) struct Search<'a> {
     pub(crate) policy: &'a MemoryAware,
     /// The settings for the request.
-    pub(crate) settings: Settings,
+    pub(crate) settings: &'a Settings,
     pub(crate) drains: &'a Drains,
     pub(crate) case: &'a Case<'a>,
     /// The group that the request is kept to.
@@ -58,7 +58,7 @@ pub(crate) struct Choice<'a> {
 // === impl Search ===
 
 impl<'a> Search<'a> {
-    pub(crate) fn new(policy: &'a MemoryAware, settings: Settings, case: &'a Case<'a>) -> Self {
+    pub(crate) fn new(policy: &'a MemoryAware, settings: &'a Settings, case: &'a Case<'a>) -> Self {
         let group = case.request.group;
         let group = group.filter(|_| settings.group_hint != GroupHint::Ignore);
         let hashes = match settings.rendezvous {
@@ -207,7 +207,7 @@ impl<'a> Search<'a> {
     #[inline]
     pub(crate) fn key(&self, place: &Place<'_>) -> (Rank, Turn, usize) {
         let executor = &place.executor;
-        let rank = Rank::of(&self.settings, place);
+        let rank = Rank::of(self.settings, place);
         let turn = Turn::of(executor.id(), self.last());
         (rank, turn, executor.position)
     }

@@ -101,7 +101,7 @@ impl<'a> Search<'a> {
     /// The executors that hold more of the prompt than others, where they are better for it than
     /// the best of these, and that one: by grade, then by cost.
     fn by_overlap(&self) -> Option<Lead<'a>> {
-        let settings = &self.settings;
+        let settings = self.settings;
         let listed = self.case.cached.overlaps.iter().flatten();
         let mut holders: Vec<(Price, Place<'_>)> = listed
             .filter_map(|held| {
@@ -135,7 +135,7 @@ impl<'a> Search<'a> {
 
     fn price(&self, place: &Place<'_>) -> Price {
         let key = self.key(place);
-        let cost = cost(&self.settings, self.case, &place.executor);
+        let cost = cost(self.settings, self.case, &place.executor);
         (key.0.grade, cost, key)
     }
 }
