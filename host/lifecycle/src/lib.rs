@@ -74,19 +74,11 @@ pub struct EmbeddedPolicy {
 }
 
 impl EmbeddedPolicy {
-    /// Loads the policy, and compiles it where the code that was made ahead cannot be used.
+    /// The policy by the code that was made ahead; absent: there is none that can be used here.
     ///
     /// # Errors
     /// If it is not a component that this host can ask.
-    pub fn load(&self, engine: &PolicyEngine) -> Result<PolicyComponent, LoadError> {
-        match self.precompiled(engine)? {
-            Some(component) => Ok(component),
-            None => PolicyComponent::load(engine, self.wasm),
-        }
-    }
-
-    /// The policy by the code that was made ahead; absent: there is none that can be used here.
-    fn precompiled(&self, engine: &PolicyEngine) -> Result<Option<PolicyComponent>, LoadError> {
+    pub fn precompiled(&self, engine: &PolicyEngine) -> Result<Option<PolicyComponent>, LoadError> {
         let load = |code| PolicyComponent::load_precompiled(engine, self.wasm, code);
         self.code.map_or(Ok(None), load)
     }

@@ -23,7 +23,7 @@ pub(crate) fn load(engine: &PolicyEngine, bytes: &[u8]) -> Result<PolicyComponen
     }
 }
 
-/// Loads a default policy, by the code that was made ahead where the binary has it.
+/// Loads a default policy, by the code that was made ahead where it can be used.
 ///
 /// # Errors
 /// If it is no policy.
@@ -31,8 +31,8 @@ pub(crate) fn embedded(
     engine: &PolicyEngine,
     policy: &EmbeddedPolicy,
 ) -> Result<PolicyComponent, LoadError> {
-    match policy.code {
-        Some(_) => policy.load(engine),
+    match policy.precompiled(engine)? {
+        Some(component) => Ok(component),
         None => load(engine, policy.wasm),
     }
 }

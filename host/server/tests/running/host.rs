@@ -25,6 +25,18 @@ pub(crate) struct Said {
     pub(crate) err: String,
 }
 
+impl Said {
+    /// Runs a command to its end.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let output = command.output().unwrap();
+        Self {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
 /// The way in which a server is started.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Start<'a> {
@@ -308,12 +320,7 @@ impl Host {
         if let Some(key) = key {
             command.env("POINTSMAN_ADMIN_KEY", key);
         }
-        let output = command.output().unwrap();
-        Said {
-            code: output.status.code().unwrap(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
+        Said::of(&mut command)
     }
 }
 

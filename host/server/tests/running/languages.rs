@@ -20,13 +20,7 @@ type Change<'a> = (&'a str, &'a str);
 fn policy(folder: &Path, line: &str) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
     command.arg("policy").args(line.split_whitespace());
-    let command = command.current_dir(folder).env("XDG_CACHE_HOME", cache());
-    let output = command.output().unwrap();
-    Said {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
+    Said::of(command.current_dir(folder).env("XDG_CACHE_HOME", cache()))
 }
 
 #[track_caller]
