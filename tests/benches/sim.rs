@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use pointsman_server::embedded;
 use pointsman_testkit::component::component_path;
-use pointsman_tests::overload::{FullFleet, goodput};
+use pointsman_tests::overload::{FullFleet, MODELS, ModelChanges, SINGLE_MODEL_FLEET, goodput};
 use pointsman_tests::simulated;
 use serde_json::Value;
 
@@ -59,6 +59,11 @@ Four executors of `measured`, 900 requests of the class `throughput` in the firs
 
 | settings of `budget` | TTFT mean | p95 | tokens/s | gave way |
 |---|---|---|---|---|
+";
+
+const MODEL_CHANGES: &str = "\
+| order | models loaded in another's place | TTFT mean | p95 |
+|---|---|---|---|
 ";
 
 const FAIRNESS: &str = "
@@ -118,6 +123,7 @@ fn page(out: &mut dyn Write, args: &Args) -> Result<()> {
     }
     overload(out)?;
     full_fleet(out)?;
+    model_changes(out)?;
     match &args.traces {
         Some(folder) => traces(out, args, folder),
         None => Ok(()),
@@ -184,6 +190,34 @@ fn overload(out: &mut dyn Write) -> Result<()> {
     for (rate, settings) in [(11, ""), (33, ""), (33, ",wait-max=500")] {
         let good = goodput(rate, settings)?;
         writeln!(out, "| {rate} | {} | {good:.2} |", named(settings))?;
+    }
+    Ok(())
+}
+
+/// Prints how often models change, and how long requests wait for that.
+fn model_changes(out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "\n## Ten models on four executors that hold one\n")?;
+    writeln!(
+        out,
+        "`pointsman simulate {MODELS} --wait-max 10min --fleet FILE`, seeds 0 to 3, where FILE is\n"
+    )?;
+    writeln!(out, "```toml\n{SINGLE_MODEL_FLEET}```\n")?;
+    out.write_all(MODEL_CHANGES.as_bytes())?;
+    let policy = |name: &str| format!("--policy {}", component_path(name).display());
+    for (of, words) in [
+        ("strictly in order of arrival", policy("test/in-order")),
+        ("the built-in rule", "--built-in".to_owned()),
+        ("`model-stay=0`", policy("memory-aware") + ",model-stay=0"),
+        ("the defaults", String::new()),
+    ] {
+        let (mut swaps, mut mean, mut p95) = (0, 0.0, 0.0);
+        for seed in 0..4 {
+            let it = ModelChanges::simulated(&format!("--seed {seed} {words}"))?;
+            swaps += it.swaps;
+            mean += it.ttft_mean_ms / 4000.0;
+            p95 += it.ttft_p95_ms / 4000.0;
+        }
+        writeln!(out, "| {of} | {swaps} | {mean:.1} s | {p95:.1} s |")?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Simulations of fleets that are asked for more than they can do: what is still of use, and how soon an
-//! urgent request begins. Logical time, so a test can hold them to their numbers.
+//! Simulations of fleets that are asked for more than they can do: what is still of use, how soon an
+//! urgent request begins, and how often models change. Logical time, so a test can hold them to their numbers.
 
 use std::fs;
 
@@ -81,6 +81,48 @@ impl FullFleet {
     }
 }
 
+/// Ten models on four executors that have one of them loaded each.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelChanges {
+    /// Models loaded in the place of another.
+    pub swaps: u64,
+    /// TTFT, mean and p95, in milliseconds.
+    pub ttft_mean_ms: f64,
+    pub ttft_p95_ms: f64,
+}
+
+impl ModelChanges {
+    /// Simulates them at executors of `llm-d` that load a model in 5 s, with further words.
+    ///
+    /// # Errors
+    /// As the simulation has them.
+    pub fn simulated(words: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("fleet.toml");
+        fs::write(&path, SINGLE_MODEL_FLEET)?;
+        let fleet = path.to_str().context("a path that is no text")?;
+        let report = report(&format!(
+            "{MODELS} --wait-max 10min --fleet {fleet} {words}"
+        ))?;
+        let number = |key: &str| report["ttft_ms"][key].as_f64().context("no number");
+        Ok(Self {
+            swaps: report["swaps"].as_u64().context("no swaps")?,
+            ttft_mean_ms: number("mean")?,
+            ttft_p95_ms: number("p95")?,
+        })
+    }
+}
+
+/// The workload of [`ModelChanges`].
+pub const MODELS: &str = "poisson:rate=8,requests=2000,prompt=500,output=100,models=10";
+/// The fleet of [`ModelChanges`].
+pub const SINGLE_MODEL_FLEET: &str = r#"[[executors]]
+count = 4
+profile = "llm-d"
+models-max = 1
+model-load = "5s"
+"#;
+
 /// Throughput work of the first second, of lengths that differ.
 fn bulk() -> impl Iterator<Item = Value> {
     (0..BULK).map(|idx| {
@@ -114,7 +156,11 @@ fn budget(settings: &str) -> String {
 
 /// The report of one run over a profile, with further words.
 fn simulate(workload: &str, profile: &str) -> Result<Value> {
-    let words = format!("{workload} --profile {profile}");
+    report(&format!("{workload} --profile {profile}"))
+}
+
+/// The report of one run.
+fn report(words: &str) -> Result<Value> {
     let defaults = embedded::policies().context("the policies are not embedded")?;
     let mut report = simulated::json(words.split_whitespace(), defaults)?;
     Ok(report["contenders"][0]["runs"][0]["report"].take())

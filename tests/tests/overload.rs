@@ -3,8 +3,9 @@
 use anyhow::{Context as _, Result, ensure};
 use pointsman_core::rows::RequestClass;
 use pointsman_server::config::{ApiKey, Config, Rights, TenantConfig};
+use pointsman_testkit::component::component_path;
 use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
-use pointsman_tests::overload::{FullFleet, goodput};
+use pointsman_tests::overload::{FullFleet, ModelChanges, goodput};
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -419,6 +420,30 @@ fn an_urgent_request_at_a_full_fleet_begins_nearly_as_soon_as_alone_and_costs_li
     ensure!(
         waits.ttft_p95_ms > 3.0 * solo.ttft_p95_ms,
         "{waits:?} {solo:?}"
+    );
+    Ok(())
+}
+
+/// The router `in-order` serves in the order of arrival, whatever models it has to load for that.
+#[test]
+fn models_change_half_as_often_as_in_order_of_arrival_and_nobody_waits_longer_for_it() -> Result<()>
+{
+    let in_order = component_path("test/in-order");
+    let in_order = ModelChanges::simulated(&format!("--policy {}", in_order.display()))?;
+    let defaults = ModelChanges::simulated("")?;
+    ensure!(
+        2 * defaults.swaps <= in_order.swaps,
+        "{defaults:?} {in_order:?}"
+    );
+    ensure!(
+        defaults.ttft_p95_ms <= in_order.ttft_p95_ms,
+        "{defaults:?} {in_order:?}"
+    );
+    let router = component_path("memory-aware");
+    let hasty = ModelChanges::simulated(&format!("--policy {},model-stay=0", router.display()))?;
+    ensure!(
+        defaults.ttft_p95_ms < 0.5 * hasty.ttft_p95_ms && defaults.swaps < hasty.swaps,
+        "{defaults:?} {hasty:?}"
     );
     Ok(())
 }

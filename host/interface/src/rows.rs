@@ -194,6 +194,8 @@ pub struct Residency {
     pub model: ModelId,
     pub sequences: u32,
     pub warm_until: Option<Micros>,
+    pub started: Micros,
+    pub first_token: Option<Micros>,
 }
 
 /// A model and an executor.

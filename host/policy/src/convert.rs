@@ -160,6 +160,8 @@ macro_rules! conversions_of_rows {
                 model: row.model.0,
                 sequences: row.sequences,
                 warm_until: row.warm_until.map(|at| at.0),
+                started: row.started.0,
+                first_token: row.first_token.map(|at| at.0),
             }
         }
 

@@ -149,6 +149,30 @@ fn a_model_stays_warm_for_its_unload_delay_after_its_last_sequence() {
     assert_eq!(residencies(&mut world), []);
 }
 
+/// The stay lasts through the hold: the model was not loaded again.
+#[test]
+fn a_model_has_come_when_it_was_placed_and_is_there_from_its_first_token_on() {
+    let (mut world, _, until) = warm();
+    let times = |world: &mut World| {
+        let row = residencies(world)[0];
+        (row.started, row.first_token)
+    };
+    // The prompt took the first step of a second.
+    let came = (Micros(0), Some(seconds(1)));
+    assert_eq!(times(&mut world), came);
+    arrive(&mut world, of_model(MODEL_A, request(4, 2)));
+    assert_eq!(times(&mut world), came);
+    assert!(world.run_out(END));
+    world.run_until(until.after(seconds(60)));
+    assert_eq!(residencies(&mut world), []);
+
+    let again = world.now();
+    arrive(&mut world, of_model(MODEL_A, request(4, 2)));
+    assert_eq!(times(&mut world), (again, None));
+    assert!(world.run_out(END));
+    assert_eq!(times(&mut world), (again, Some(again.after(seconds(1)))));
+}
+
 #[test]
 fn starting_another_model_ends_the_hold_of_a_warm_one() {
     let (mut world, _, _) = warm();

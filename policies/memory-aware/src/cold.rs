@@ -3,13 +3,14 @@
 //! Where `models-max` alone keeps such a model from starting on an executor with a free slot, the
 //! one with the most free slots is reserved for it. Other models may not refill that executor, so
 //! it drains, as long as a waiting request asks for the model. The models that run there lose
-//! nothing by it: another live executor serves each of them.
+//! nothing by it: another live executor serves each of them, and each has stayed there for some times
+//! as long as it took to start.
 //!
 //! They are found anew at every `observe`, from the mirror alone.
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::wire::types::{ExecutorInfo, Request, Stage};
+use pointsman_sdk::wire::types::{ExecutorInfo, Request, Residency, Stage};
 use pointsman_sdk::{BatchPlacements, Case, Executor, Fleet, Mirror, Obstacle, Seat};
 
 use crate::MemoryAware;
@@ -122,6 +123,7 @@ fn executor_for(search: &Search<'_>, servers: &Servers) -> Option<u32> {
         if best.is_none_or(|(most, _)| free > most)
             && search.drains.model_at(executor.id()).is_none()
             && fleet.placed.started(&executor).is_empty()
+            && has_stayed(search, &executor)
             && is_all_models_max(search.case, &executor)
             && servers.replace(&executor)
         {
@@ -129,6 +131,21 @@ fn executor_for(search: &Search<'_>, servers: &Servers) -> Option<u32> {
         }
     }
     best.map(|(_, executor)| executor)
+}
+
+/// Returns whether each model that runs there has been of use for long enough: changing models takes
+/// time, in which nothing runs.
+fn has_stayed(search: &Search<'_>, executor: &Executor<'_>) -> bool {
+    let stay = u64::from(search.settings.model_stay);
+    let now = search.case.fleet.mirror.now();
+    let has_stayed = |row: &Residency| {
+        row.first_token.is_some_and(|first| {
+            let start = first.saturating_sub(row.started);
+            now.saturating_sub(first) >= start.saturating_mul(stay)
+        })
+    };
+    let mut active = executor.residencies.iter().filter(|row| row.sequences > 0);
+    stay == 0 || active.all(has_stayed)
 }
 
 /// Returns whether `models-max` is all that stands in the way of a slot.

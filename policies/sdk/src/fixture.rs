@@ -124,6 +124,8 @@ pub fn residency(executor: u32, model: u32) -> Residency {
         model,
         sequences: 1,
         warm_until: None,
+        started: 0,
+        first_token: Some(0),
     }
 }
 

@@ -138,6 +138,31 @@ fn the_executor_with_the_most_free_slots_is_kept_free() {
     }
 }
 
+/// At 100 µs: the model came at 30, and its first token at 50 took 20.
+#[test]
+fn a_model_stays_for_some_times_as_long_as_its_start_took() {
+    let fleet = |first_token| {
+        let stays = Residency {
+            started: 30,
+            first_token,
+            ..residency(1, 7)
+        };
+        limited(&[(4, 3, 7), (8, 5, 7)]).and(Change::Residency(stays))
+    };
+    let waiting = || vec![for_model(1, 0)];
+    let stay = |times| format!(r#"{{"model-stay": {times}}}"#);
+    let (drains, other) = (placed(&[0]), placed(&[1]));
+    // 50 have passed since then, which is two starts and a half.
+    for (times, choice) in [(0, &drains), (2, &drains), (3, &other)] {
+        let refilled = refill(fleet(Some(50)), &stay(times), waiting());
+        assert_eq!(refilled.0, *choice, "{times}");
+    }
+    // It is not drained while it may still be loaded, unless nothing is waited for.
+    assert_eq!(refill(fleet(None), &stay(1), waiting()).0, other);
+    assert_eq!(refill(fleet(None), &stay(0), waiting()).0, drains);
+    assert_eq!(refill(fleet(Some(50)), MEMORY, waiting()).0, other);
+}
+
 #[test]
 fn each_waiting_model_is_given_one_of_its_own() {
     let fleet = || limited(&[(8, 5, 7), (4, 2, 7), (4, 3, 7)]);

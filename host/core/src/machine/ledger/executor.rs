@@ -39,12 +39,37 @@ pub(crate) enum Attachment {
     Detaching,
 }
 
-/// A model's presence: every placed or reserved sequence of it, queued ones too.
-#[derive(Clone, Debug, Default)]
+/// A model's stay on an executor: every placed or reserved sequence of it, queued ones too.
+#[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Presence {
+pub(crate) struct Stay {
     pub(crate) sequences: u32,
     pub(crate) warm_until: Option<Micros>,
+    /// The time at which the model came.
+    started: Micros,
+    /// The time of the first token since then.
+    first_token: Option<Micros>,
+}
+
+impl Stay {
+    /// The stay of a model that comes now, of which nothing runs yet.
+    pub(super) fn new(now: Micros) -> Self {
+        Self {
+            sequences: 0,
+            warm_until: None,
+            started: now,
+            first_token: None,
+        }
+    }
+
+    /// Notes the first token of a sequence. Returns whether it is the model's first, too.
+    pub(super) fn begins(&mut self, now: Micros) -> bool {
+        let is_first = self.first_token.is_none();
+        if is_first {
+            self.first_token = Some(now);
+        }
+        is_first
+    }
 }
 
 /// Placed requests that wait for a slot, by class.
@@ -118,7 +143,7 @@ pub(crate) struct Executor {
     // In use, and measured.
     pub(crate) slots: BTreeMap<RequestId, SlotUse>,
     pub(crate) queue: DeviceQueue,
-    pub(crate) models: BTreeMap<ModelId, Presence>,
+    pub(crate) models: BTreeMap<ModelId, Stay>,
     /// Models with sequences, of the ones in `models`.
     pub(crate) models_active: u32,
     pub(crate) prefill_tokens_pending: u64,
@@ -310,6 +335,8 @@ impl Executor {
             model,
             sequences: presence.sequences,
             warm_until: presence.warm_until,
+            started: presence.started,
+            first_token: presence.first_token,
         })
     }
 }

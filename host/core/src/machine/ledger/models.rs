@@ -13,6 +13,7 @@ use super::super::outbox::Outbox;
 use super::super::requests::Request;
 use super::super::timers::Timer;
 use super::Ledger;
+use super::executor::Stay;
 
 /// The use of the host by a model: the number of its requests in each place.
 #[derive(Clone, Debug, Default)]
@@ -219,7 +220,8 @@ impl Ledger {
     pub(super) fn join_model(&mut self, executor: ExecutorId, request: &Request, out: &mut Outbox) {
         let Some(id) = request.row.model else { return };
         let record = self.executor_mut(executor);
-        let presence = record.models.entry(id).or_default();
+        let presence = record.models.entry(id);
+        let presence = presence.or_insert_with(|| Stay::new(out.now()));
         presence.sequences += 1;
         presence.warm_until = None;
         let mut cooled = Vec::new();
@@ -267,6 +269,20 @@ impl Ledger {
         self.touch_model(id, out);
         self.touch_presence(executor, id, out);
         self.arm(executor, out);
+    }
+
+    /// Notes that a sequence of this model on an executor has its first token.
+    pub(super) fn begin_model(
+        &mut self,
+        executor: ExecutorId,
+        model: Option<ModelId>,
+        out: &mut Outbox,
+    ) {
+        let Some(id) = model else { return };
+        let present = self.executor_mut(executor).models.get_mut(&id);
+        if present.is_some_and(|present| present.begins(out.now())) {
+            self.touch_presence(executor, id, out);
+        }
     }
 
     /// Ends the hold of the models whose time is over.

@@ -344,6 +344,10 @@ impl Ledger {
         if let Some(itl) = made.itl {
             record.measured_itl(itl);
         }
+        if made.has_first_token() {
+            let executor = request.placement().executor;
+            self.begin_model(executor, request.row.model, out);
+        }
         self.count_tokens(request.row.tenant, (made.prefilled, made.generated), out);
     }
 

@@ -142,6 +142,11 @@ pub(crate) struct Advance {
 // === impl Advance ===
 
 impl Advance {
+    /// Returns whether the placement's first token is among these.
+    pub(crate) fn has_first_token(&self) -> bool {
+        self.generated > 0 && self.itl.is_none()
+    }
+
     /// Tokens of the step that went to the sequence. The token that follows the prompt's last one
     /// comes out of the same pass.
     pub(crate) fn tokens_used(&self) -> u32 {
