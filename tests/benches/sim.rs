@@ -207,7 +207,10 @@ fn model_changes(out: &mut dyn Write) -> Result<()> {
     for (of, words) in [
         ("strictly in order of arrival", policy("test/in-order")),
         ("the built-in rule", "--built-in".to_owned()),
-        ("`model-stay=0`", policy("memory-aware") + ",model-stay=0"),
+        (
+            "`model-tenure=0`",
+            policy("memory-aware") + ",model-tenure=0",
+        ),
         ("the defaults", String::new()),
     ] {
         let (mut swaps, mut mean, mut p95) = (0, 0.0, 0.0);

@@ -440,7 +440,7 @@ fn models_change_half_as_often_as_in_order_of_arrival_and_nobody_waits_longer_fo
         "{defaults:?} {in_order:?}"
     );
     let router = component_path("memory-aware");
-    let hasty = ModelChanges::simulated(&format!("--policy {},model-stay=0", router.display()))?;
+    let hasty = ModelChanges::simulated(&format!("--policy {},model-tenure=0", router.display()))?;
     ensure!(
         defaults.ttft_p95_ms < 0.5 * hasty.ttft_p95_ms && defaults.swaps < hasty.swaps,
         "{defaults:?} {hasty:?}"

@@ -136,7 +136,7 @@ fn executor_for(search: &Search<'_>, servers: &Servers) -> Option<u32> {
 /// Returns whether each model that runs there has been of use for long enough: changing models takes
 /// time, in which nothing runs.
 fn has_stayed(search: &Search<'_>, executor: &Executor<'_>) -> bool {
-    let stay = u64::from(search.settings.model_stay);
+    let stay = u64::from(search.settings.model_tenure);
     let now = search.case.fleet.mirror.now();
     let has_stayed = |row: &Residency| {
         row.first_token.is_some_and(|first| {

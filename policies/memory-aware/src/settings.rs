@@ -29,7 +29,7 @@ pub struct Settings {
     pub cold_models_max: u32,
     /// Time that a model stays on an executor before it is drained for another, from its first token
     /// there on, in times of what came before that token.
-    pub model_stay: u32,
+    pub model_tenure: u32,
     /// Worth of a block held on the device, in permille of a block.
     pub device_credit: u32,
     /// Worth of a block held in host memory, in permille of a block.
@@ -108,7 +108,7 @@ impl Default for Settings {
             affinity_bonus: 10,
             cold_models: ColdModels::Drain,
             cold_models_max: 8,
-            model_stay: 4,
+            model_tenure: 4,
             device_credit: 1700,
             host_credit: 750,
             disk_credit: 250,
@@ -188,9 +188,9 @@ impl Settings {
                 "Models warm nowhere that executors are kept free for, at most.",
             ),
             Setting::number(
-                "model-stay",
+                "model-tenure",
                 0..=1000,
-                default.model_stay,
+                default.model_tenure,
                 "Time that a model stays before an executor drains for another, in times of what its start took.",
             ),
             Setting::number(

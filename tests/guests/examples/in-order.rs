@@ -84,7 +84,7 @@ fn pick(case: &Case<'_>) -> Option<(u32, Seat)> {
 /// the line all the same.
 struct Line {
     ids: Vec<u64>,
-    /// How many have got a place.
+    /// The number of those who have got a place.
     left: usize,
 }
 

@@ -140,7 +140,7 @@ fn the_executor_with_the_most_free_slots_is_kept_free() {
 
 /// At 100 µs: the model came at 30, and its first token at 50 took 20.
 #[test]
-fn a_model_stays_for_some_times_as_long_as_its_start_took() {
+fn a_model_tenures_for_some_times_as_long_as_its_start_took() {
     let fleet = |first_token| {
         let stays = Residency {
             started: 30,
@@ -150,7 +150,7 @@ fn a_model_stays_for_some_times_as_long_as_its_start_took() {
         limited(&[(4, 3, 7), (8, 5, 7)]).and(Change::Residency(stays))
     };
     let waiting = || vec![for_model(1, 0)];
-    let stay = |times| format!(r#"{{"model-stay": {times}}}"#);
+    let stay = |times| format!(r#"{{"model-tenure": {times}}}"#);
     let (drains, other) = (placed(&[0]), placed(&[1]));
     // 50 have passed since then, which is two starts and a half.
     for (times, choice) in [(0, &drains), (2, &drains), (3, &other)] {

@@ -39,10 +39,10 @@ pub(crate) enum Attachment {
     Detaching,
 }
 
-/// A model's stay on an executor: every placed or reserved sequence of it, queued ones too.
+/// A model's time on an executor: every placed or reserved sequence of it, queued ones too.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Stay {
+pub(crate) struct Tenure {
     pub(crate) sequences: u32,
     pub(crate) warm_until: Option<Micros>,
     /// The time at which the model came.
@@ -51,8 +51,8 @@ pub(crate) struct Stay {
     first_token: Option<Micros>,
 }
 
-impl Stay {
-    /// The stay of a model that comes now, of which nothing runs yet.
+impl Tenure {
+    /// The time of a model that comes now, of which nothing runs yet.
     pub(super) fn new(now: Micros) -> Self {
         Self {
             sequences: 0,
@@ -143,7 +143,7 @@ pub(crate) struct Executor {
     // In use, and measured.
     pub(crate) slots: BTreeMap<RequestId, SlotUse>,
     pub(crate) queue: DeviceQueue,
-    pub(crate) models: BTreeMap<ModelId, Stay>,
+    pub(crate) models: BTreeMap<ModelId, Tenure>,
     /// Models with sequences, of the ones in `models`.
     pub(crate) models_active: u32,
     pub(crate) prefill_tokens_pending: u64,

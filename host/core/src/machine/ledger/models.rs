@@ -13,7 +13,7 @@ use super::super::outbox::Outbox;
 use super::super::requests::Request;
 use super::super::timers::Timer;
 use super::Ledger;
-use super::executor::Stay;
+use super::executor::Tenure;
 
 /// The use of the host by a model: the number of its requests in each place.
 #[derive(Clone, Debug, Default)]
@@ -221,7 +221,7 @@ impl Ledger {
         let Some(id) = request.row.model else { return };
         let record = self.executor_mut(executor);
         let presence = record.models.entry(id);
-        let presence = presence.or_insert_with(|| Stay::new(out.now()));
+        let presence = presence.or_insert_with(|| Tenure::new(out.now()));
         presence.sequences += 1;
         presence.warm_until = None;
         let mut cooled = Vec::new();
