@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
+use pointsman_engine::model::gguf::try_head;
 use pointsman_journal::{Located, json_line, read_bytes};
 use pointsman_policy::{
     Limits, LoadError, PolicyComponent, PolicyEngine, PolicySource, SelfTestError, self_test,
@@ -48,6 +49,12 @@ pub fn journal(bytes: &[u8]) -> bool {
 #[must_use]
 pub fn sidecar(bytes: &[u8]) -> bool {
     fuzz::sidecar(bytes).is_ok()
+}
+
+/// Reads bytes as the head of a GGUF file, with the architecture and the tokenizer in it.
+#[must_use]
+pub fn gguf(bytes: &[u8]) -> bool {
+    try_head(bytes).is_ok()
 }
 
 /// Reads bytes as a configuration file.

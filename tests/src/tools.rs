@@ -62,7 +62,7 @@ impl ToolModels {
     /// Has a server serve the models, beside those that it has.
     pub fn serve(&self, config: &mut Config) {
         for (name, _) in MARKS {
-            let source = ModelSource::Folder(self.0.path().join(name));
+            let source = ModelSource::Path(self.0.path().join(name));
             config.models.push(ModelConfig::new(name, source));
             config.executors.push(ExecutorConfig::new(name));
         }

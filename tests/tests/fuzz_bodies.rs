@@ -5,6 +5,8 @@
 use std::path::Path;
 
 use fastrand::Rng;
+use pointsman_engine::test_util::gguf::{GgufFile, Kind, Meta};
+use pointsman_engine::test_util::models;
 use pointsman_tests::fuzz::{self, Body};
 use pointsman_tests::mutate::damaged;
 
@@ -117,6 +119,34 @@ const TOML_OPENINGS: &[&str] = &["[", "{a=", "a.", "[[a."];
 fn no_journal_makes_the_reader_panic() {
     let golden = file("host/journal/tests/journal/golden/v1.pmj");
     check(fuzz::journal, &[golden], INPUTS);
+}
+
+#[test]
+fn no_gguf_file_makes_its_reader_panic() {
+    let texts = |texts: &[&str]| Meta::Texts(texts.iter().map(|it| (*it).to_owned()).collect());
+    let config = models::config(serde_json::json!({"num_hidden_layers": 1, "vocab_size": 5}));
+    let tensors = models::tensors(&config, 0);
+    let (plain, _) = GgufFile::of_model(&config, &tensors, Kind::F32);
+    let kinds = ["gpt2", "llama"].map(|kind| {
+        let file = plain
+            .clone()
+            .with("tokenizer.ggml.model", Meta::Text(kind.to_owned()))
+            .with("tokenizer.ggml.pre", Meta::Text("llama-bpe".to_owned()))
+            .with(
+                "tokenizer.ggml.tokens",
+                texts(&["<s>", "</s>", "a", "b", "ab"]),
+            )
+            .with(
+                "tokenizer.ggml.scores",
+                Meta::F32s(vec![0.0, 0.0, -1.0, -2.0, -0.5]),
+            )
+            .with("tokenizer.ggml.token_type", Meta::I32s(vec![3, 3, 1, 1, 4]))
+            .with("tokenizer.ggml.merges", texts(&["a b"]))
+            .with("tokenizer.ggml.bos_token_id", Meta::U32(0))
+            .with("llama.rope.scaling.type", Meta::Text("yarn".to_owned()));
+        file.bytes()
+    });
+    check(fuzz::gguf, &kinds, 10 * INPUTS);
 }
 
 #[test]

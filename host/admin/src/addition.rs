@@ -56,8 +56,8 @@ pub(crate) fn addition_schema(schemas: &mut SchemaGenerator) -> Schema {
 
 /// The fields of an engine with one model.
 fn one_model() -> Properties {
-    let path = "The absolute path of a Hugging Face folder. By default the model of that name that is \
-                served already, or the embedded one.";
+    let path = "The absolute path of a Hugging Face folder or a GGUF file. By default the model of that \
+                name that is served already, or the embedded one.";
     vec![
         ("name", name_schema("The name clients use for the model.")),
         (
@@ -172,7 +172,7 @@ fn models(fields: &mut Fields<'_>) -> Result<(Vec<String>, AddedModels), ApiErro
                 Path::new(path).is_absolute()
             })?;
         let folder = folder.map(PathBuf::from);
-        let source = folder.map_or(ModelSource::Embedded, ModelSource::Folder);
+        let source = folder.map_or(ModelSource::Embedded, ModelSource::Path);
         return Ok((vec![plain("name", name)?], AddedModels::Loaded(source)));
     };
     for other in ["name", "path"] {

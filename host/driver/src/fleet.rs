@@ -326,7 +326,7 @@ async fn follow(fleet: Weak<Fleet>, name: String, mut found: watch::Receiver<Arc
     }
 }
 
-/// The model `served`, unless `source` means a model in another folder.
+/// The model `served`, unless `source` means a model in another place.
 fn same(served: &ServedModel, name: &str, source: &ModelSource) -> Result<ServedModel, AddError> {
     if *source == ModelSource::Embedded || served.source == *source {
         return Ok(served.clone());

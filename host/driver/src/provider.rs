@@ -90,8 +90,8 @@ pub struct ExecutorTerms {
 pub enum ModelSource {
     /// The files are in the binary.
     Embedded,
-    /// The files are in this Hugging Face folder.
-    Folder(PathBuf),
+    /// The files are in this Hugging Face folder, or all of them are this GGUF file.
+    Path(PathBuf),
 }
 
 /// A maker of executors for models.

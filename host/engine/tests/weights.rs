@@ -157,7 +157,7 @@ fn tensors_that_the_model_does_not_need_are_ignored() {
 #[test]
 fn a_model_without_weights_is_told_what_would_be_read() {
     let expected = "neither embedded model.safetensors nor embedded model.safetensors.index.json exists; \
-                    weights in other formats must be converted to safetensors";
+                    weights in other formats must be converted to safetensors or GGUF";
     assert_eq!(refusal(&with(&[])), expected);
 }
 

@@ -12,7 +12,6 @@ use pointsman_cuda::probe;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::provider::ModelSource;
 use pointsman_engine::model::config::LlamaConfig;
-use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::text::ModelText;
 use pointsman_http::Tls;
 use pointsman_lifecycle::ReconcilerSpec;
@@ -26,7 +25,7 @@ use pointsman_policy::{
 
 use crate::advice::advice;
 use crate::config::{Config, Hardware, StateNeed};
-use crate::{embedded, memory, state};
+use crate::{embedded, memory, models, state};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,10 +76,10 @@ pub fn check(config: &Config) -> Result<Checked> {
 
 fn check_models(config: &Config) -> Result<()> {
     for model in &config.models {
-        let files = match &model.source {
-            ModelSource::Embedded => continue,
-            ModelSource::Folder(folder) => ModelFiles::Folder(folder.clone()),
-        };
+        if model.source == ModelSource::Embedded {
+            continue;
+        }
+        let files = models::files(model)?;
         let of = || format!("model {}", model.name);
         LlamaConfig::load(&files).with_context(of)?;
         ModelText::load(&files).with_context(of)?;

@@ -192,7 +192,7 @@ mod tests {
             "--config <FILE> Configuration file; examples/pointsman.toml explains every key",
             "--listen <ADDR> Address to listen on: `localhost:8080`, or `:8080` for all of this machine's \
              [default: 127.0.0.1:8080]",
-            "--model <[NAME=]DIR> Model to serve: a Hugging Face folder",
+            "--model <[NAME=]PATH> Model to serve: a Hugging Face folder or a GGUF file",
             "--policies <DIR> Folder of policies, watched for changes",
             "--log-format <human|json> Write logs for people or for programs [default: human]",
             "--log <FILTER> Filter of the log",
@@ -252,7 +252,7 @@ mod tests {
                 "invalid value 'nowhere' for '--listen <ADDR>': expected an address and a port, such as \
                  127.0.0.1:8080, localhost:8080 or :8080",
             ),
-            ("pointsman serve --model ..", "write NAME=DIR"),
+            ("pointsman serve --model ..", "write NAME=PATH"),
             ("pointsman serve --log-format xml", "human, json"),
             ("pointsman policy chekc x.wasm", "'check'"),
             (

@@ -86,12 +86,7 @@ pub struct LocalProvider {
 /// If a file of the model is missing or wrong; the error names the model.
 pub fn load(config: &ModelConfig) -> Result<ServedModel> {
     let name = &config.name;
-    let files = match &config.source {
-        ModelSource::Embedded => {
-            embedded::demo_model().context("this binary was built without the demo model")?
-        }
-        ModelSource::Folder(folder) => ModelFiles::Folder(folder.clone()),
-    };
+    let files = files(config)?;
     let text = ModelText::load(&files).with_context(|| format!("model {name}"))?;
     let text = text.with_clock(clock::unix_seconds);
     let model = HostModel::load(&files).with_context(|| format!("model {name}"))?;
@@ -118,10 +113,25 @@ pub fn load(config: &ModelConfig) -> Result<ServedModel> {
     })
 }
 
+/// The files of a model.
+///
+/// # Errors
+/// If they are not in this binary, or in a GGUF file that cannot be read; the error names the model.
+pub(crate) fn files(config: &ModelConfig) -> Result<ModelFiles> {
+    match &config.source {
+        ModelSource::Embedded => {
+            embedded::demo_model().context("this binary was built without the demo model")
+        }
+        ModelSource::Path(path) => {
+            ModelFiles::at(path).with_context(|| format!("model {}", config.name))
+        }
+    }
+}
+
 fn describe(source: &ModelSource) -> String {
     match source {
         ModelSource::Embedded => "embedded".to_owned(),
-        ModelSource::Folder(folder) => folder.display().to_string(),
+        ModelSource::Path(path) => path.display().to_string(),
     }
 }
 

@@ -34,7 +34,7 @@ fn folder() -> PathBuf {
 
 /// The demo model once more, as `second`.
 fn second() -> ModelConfig {
-    ModelConfig::new("second", ModelSource::Folder(folder()))
+    ModelConfig::new("second", ModelSource::Path(folder()))
 }
 
 /// An executor of that name for these models, with default terms.

@@ -20,6 +20,7 @@ pub use self::rope::{Rope, RopeScaling, Rotation};
 
 use self::rope::RopeFile;
 use super::files::{ModelFileError, ModelFiles};
+use super::gguf::GgufConfigError;
 
 /// The configuration's file.
 const FILE: &str = "config.json";
@@ -98,6 +99,9 @@ pub enum ModelConfigError {
     /// The file exists and cannot be read.
     #[error(transparent)]
     Read(#[from] ModelFileError),
+    /// The metadata of a GGUF file are damaged, or describe a model that cannot be run here.
+    #[error(transparent)]
+    Gguf(#[from] GgufConfigError),
     /// The file does not exist.
     #[error("{0} does not exist; a model folder in Hugging Face's layout has one")]
     Missing(String),
@@ -167,11 +171,14 @@ struct ConfigFile {
 // === impl LlamaConfig ===
 
 impl LlamaConfig {
-    /// Reads `config.json`.
+    /// Reads `config.json`, or the metadata of a GGUF file.
     ///
     /// # Errors
     /// If the file does not exist, cannot be read, or is refused by [`Self::parse`].
     pub fn load(files: &ModelFiles) -> Result<Self, ModelConfigError> {
+        if let ModelFiles::Gguf(gguf) = files {
+            return Ok(gguf.config()?);
+        }
         let json = files.read(FILE)?;
         let json = json.ok_or_else(|| ModelConfigError::Missing(files.describe(FILE)))?;
         Self::parse(&json)

@@ -1,8 +1,19 @@
-//! The files of a model, by name: in a Hugging Face folder, or in the binary.
+//! The files of a model, by name: in a Hugging Face folder, in the binary, or made of a GGUF file.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::gguf::{Gguf, GgufError};
+
+/// Files that may be put beside a GGUF file, and count in the place of what its metadata say.
+const BESIDE_GGUF: [&str; 4] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+];
 
 /// The place of a model's files.
 #[derive(Clone, Debug)]
@@ -11,36 +22,54 @@ pub enum ModelFiles {
     Folder(PathBuf),
     /// The binary: names and contents.
     Embedded(&'static [(&'static str, &'static [u8])]),
+    /// A GGUF file, whose metadata have what other models have files for.
+    Gguf(Arc<Gguf>),
 }
 
 /// An error for a file that exists and cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("{} cannot be read", path.display())]
-pub struct ModelFileError {
-    path: PathBuf,
-    #[source]
-    source: std::io::Error,
+#[non_exhaustive]
+pub enum ModelFileError {
+    /// The system does not let it be read.
+    #[error("{} cannot be read", path.display())]
+    Read {
+        /// The path of the file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The metadata of a GGUF file have something else in its place.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
 }
 
 impl ModelFiles {
+    /// The model at `path`: a GGUF file, or a folder in Hugging Face's layout, which may not be there.
+    ///
+    /// # Errors
+    /// If there is a file that is no GGUF file, or is damaged.
+    pub fn at(path: &Path) -> Result<Self, GgufError> {
+        match path.is_file() {
+            true => Ok(Self::Gguf(Arc::new(Gguf::open(path)?))),
+            false => Ok(Self::Folder(path.to_owned())),
+        }
+    }
+
     /// Reads the file `name`; absent where it does not exist.
     ///
     /// # Errors
     /// If the file exists and cannot be read.
     pub fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, ModelFileError> {
         match self {
-            ModelFiles::Folder(folder) => {
-                let path = folder.join(name);
-                match pointsman_files::read(&path, u64::MAX) {
-                    Ok(content) => Ok(Some(Cow::Owned(content))),
-                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-                    Err(source) => Err(ModelFileError { path, source }),
-                }
-            }
+            ModelFiles::Folder(folder) => read(folder.join(name)),
             ModelFiles::Embedded(files) => {
                 let file = files.iter().find(|(known, _)| *known == name);
                 Ok(file.map(|(_, content)| Cow::Borrowed(*content)))
             }
+            ModelFiles::Gguf(gguf) => match beside(gguf, name) {
+                Some(path) => read(path),
+                None => Ok(gguf.json(name)?.map(Cow::Owned)),
+            },
         }
     }
 
@@ -50,6 +79,24 @@ impl ModelFiles {
         match self {
             ModelFiles::Folder(folder) => folder.join(name).display().to_string(),
             ModelFiles::Embedded(_) => format!("embedded {name}"),
+            ModelFiles::Gguf(gguf) => match beside(gguf, name) {
+                Some(path) => path.display().to_string(),
+                None => format!("{name} from the metadata of {}", gguf.path().display()),
+            },
         }
     }
+}
+
+fn read(path: PathBuf) -> Result<Option<Cow<'static, [u8]>>, ModelFileError> {
+    match pointsman_files::read(&path, u64::MAX) {
+        Ok(content) => Ok(Some(Cow::Owned(content))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ModelFileError::Read { path, source }),
+    }
+}
+
+/// The path of the file `name` beside a GGUF file, if it is there and counts.
+fn beside(gguf: &Gguf, name: &str) -> Option<PathBuf> {
+    let path = gguf.path().with_file_name(name);
+    (BESIDE_GGUF.contains(&name) && path.exists()).then_some(path)
 }

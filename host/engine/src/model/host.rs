@@ -25,17 +25,22 @@ pub enum ModelLoadError {
 }
 
 impl HostModel {
-    /// Loads a model of Hugging Face's layout.
+    /// Loads a model.
     ///
     /// # Errors
     /// If files are missing or damaged, or the model is of a kind that is not built.
     pub fn load(files: &ModelFiles) -> Result<Self, ModelLoadError> {
         let config = LlamaConfig::load(files)?;
-        let weights = weights::load(files, &config)?;
+        let mut rotation = config.rope.rotation(config.head_dim);
+        if let ModelFiles::Gguf(gguf) = files
+            && let Some(factors) = gguf.rope_factors(config.head_dim)?
+        {
+            rotation.stretch(&factors);
+        }
         Ok(Self {
-            rotation: config.rope.rotation(config.head_dim),
+            weights: weights::load(files, &config)?,
+            rotation,
             config,
-            weights,
         })
     }
 

@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod config;
 pub mod files;
+pub mod gguf;
 pub mod graph;
 pub mod host;
 pub mod ops;

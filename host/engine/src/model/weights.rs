@@ -1,28 +1,25 @@
-//! Weights from safetensors files: `model.safetensors`, or the shards that
-//! `model.safetensors.index.json` names.
+//! Weights: a model put together from tensors, which come from safetensors files or a GGUF file
+//! ([`super::gguf`]).
 //!
-//! Nothing is rounded: bf16 stays bf16, and f16 and f32 are kept as f32, at the price of memory.
-//! Files are read one after the other and dropped as soon as their tensors are taken out; at its
-//! peak, loading needs the memory of the weights and of the largest file.
+//! Nothing is rounded but what is quantised: bf16 stays bf16, and f16 and f32 are kept as f32, at the price
+//! of memory.
 //!
 //! # Invariants
 //! Held by `tests/weights.rs`.
 //! 1. A loaded [`HostLlama`] has exactly the shapes that its configuration asks for.
 //! 2. The spread of tensors over files changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod files;
 
-use half::{bf16, f16};
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensorError, SafeTensors};
-use serde::Deserialize;
+use half::bf16;
+use safetensors::{Dtype, SafeTensorError};
 
 use super::config::{Extra, Head, LlamaConfig};
 use super::files::{ModelFileError, ModelFiles};
+use super::gguf::GgufError;
 use super::graph::{HeadNorms, Layer, Linear, Llama};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+use files::Tensors;
 
 /// The weights of a model in this machine's memory.
 pub type HostLlama = Llama<Matrix, Vec<f32>>;
@@ -52,10 +49,13 @@ pub enum WeightsError {
     /// A file exists and cannot be read.
     #[error(transparent)]
     Read(#[from] ModelFileError),
+    /// The GGUF file is damaged, or of a kind that is not built.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     /// Neither a file nor an index of shards exists.
     #[error(
         "neither {single} nor {index} exists; weights in other formats must be converted to \
-         safetensors"
+         safetensors or GGUF"
     )]
     NoWeights {
         /// The path of the file.
@@ -132,37 +132,22 @@ pub enum WeightsError {
 /// # Errors
 /// If files are missing, cannot be read or are damaged, or are not those of this model.
 pub fn load(files: &ModelFiles, config: &LlamaConfig) -> Result<HostLlama, WeightsError> {
-    let mut tensors = Tensors::read(files)?;
-    if tensors.widened() {
-        tracing::info!("weights that are not bf16 are kept in f32");
+    match files {
+        ModelFiles::Folder(_) | ModelFiles::Embedded(_) => {
+            Assembly(Tensors::read(files)?).model(config)
+        }
+        ModelFiles::Gguf(gguf) => Assembly(gguf.tensors(config)).model(config),
     }
-    let layers = (0..config.layers).map(|layer| tensors.layer(config, layer));
-    let layers = layers.collect::<Result<_, _>>()?;
-    let (vocab, hidden) = (config.vocab_size, config.hidden_size);
-    Ok(Llama {
-        embedding: tensors.matrix(&[Part::new("model.embed_tokens.weight", vocab)], hidden)?,
-        layers,
-        norm: tensors.vector(&[Part::new("model.norm.weight", hidden)])?,
-        head: match config.head {
-            Head::Tied => None,
-            Head::Own => Some(tensors.matrix(&[Part::new("lm_head.weight", vocab)], hidden)?),
-        },
-    })
 }
 
-/// The tensors of the files that are not yet taken.
-struct Tensors {
-    /// The place that errors name for a tensor that is nowhere.
-    place: String,
-    by_name: BTreeMap<String, Tensor>,
+/// The place from which a model's tensors come.
+pub(super) trait TensorSource {
+    /// Takes a tensor by its name in Hugging Face's layout, of this shape; no tensor is taken twice.
+    fn take(&mut self, name: &str, shape: Vec<usize>) -> Result<Values, WeightsError>;
 }
 
-struct Tensor {
-    file: String,
-    shape: Vec<usize>,
-    /// The numbers, or a type that is not built: the model may not need the tensor.
-    values: Result<Values, Dtype>,
-}
+/// A model that is put together.
+struct Assembly<S>(S);
 
 /// A tensor that the model needs.
 struct Part {
@@ -171,62 +156,22 @@ struct Part {
     size: usize,
 }
 
-#[derive(Deserialize)]
-struct Index {
-    weight_map: BTreeMap<String, String>,
-}
+// === impl Assembly ===
 
-// === impl Tensors ===
-
-impl Tensors {
-    fn read(files: &ModelFiles) -> Result<Self, WeightsError> {
-        let (single, index) = (files.describe(SINGLE), files.describe(INDEX));
-        if let Some(bytes) = files.read(SINGLE)? {
-            let mut tensors = Self::in_place(single.clone());
-            tensors.add(single, &bytes)?;
-            return Ok(tensors);
-        }
-        let Some(json) = files.read(INDEX)? else {
-            return Err(WeightsError::NoWeights { single, index });
-        };
-        let mut tensors = Self::in_place(index);
-        for name in shards(&json, &tensors.place)? {
-            let shard = files.describe(&name);
-            let Some(bytes) = files.read(&name)? else {
-                let index = tensors.place;
-                return Err(WeightsError::ShardMissing { shard, index });
-            };
-            tensors.add(shard, &bytes)?;
-        }
-        Ok(tensors)
-    }
-
-    fn in_place(place: String) -> Self {
-        Self {
-            place,
-            by_name: BTreeMap::new(),
-        }
-    }
-
-    fn add(&mut self, file: String, bytes: &[u8]) -> Result<(), WeightsError> {
-        let content = match SafeTensors::deserialize(bytes) {
-            Ok(content) => content,
-            Err(source) => return Err(WeightsError::Damaged { file, source }),
-        };
-        for (name, view) in content.iter() {
-            let tensor = Tensor {
-                file: file.clone(),
-                shape: view.shape().to_vec(),
-                values: values(&view),
-            };
-            self.by_name.insert(name.to_owned(), tensor);
-        }
-        Ok(())
-    }
-
-    fn widened(&self) -> bool {
-        let mut tensors = self.by_name.values();
-        tensors.any(|tensor| matches!(tensor.values, Ok(Values::F32(_))))
+impl<S: TensorSource> Assembly<S> {
+    fn model(mut self, config: &LlamaConfig) -> Result<HostLlama, WeightsError> {
+        let layers = (0..config.layers).map(|layer| self.layer(config, layer));
+        let layers = layers.collect::<Result<_, _>>()?;
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        Ok(Llama {
+            embedding: self.matrix(&[Part::new("model.embed_tokens.weight", vocab)], hidden)?,
+            layers,
+            norm: self.vector(&[Part::new("model.norm.weight", hidden)])?,
+            head: match config.head {
+                Head::Tied => None,
+                Head::Own => Some(self.matrix(&[Part::new("lm_head.weight", vocab)], hidden)?),
+            },
+        })
     }
 
     fn layer(
@@ -287,7 +232,7 @@ impl Tensors {
     /// Stacks the rows of all parts.
     fn matrix(&mut self, parts: &[Part], cols: usize) -> Result<Matrix, WeightsError> {
         let parts = parts.iter();
-        let parts = parts.map(|part| self.take(&part.name, vec![part.size, cols]));
+        let parts = parts.map(|part| self.0.take(&part.name, vec![part.size, cols]));
         let values = parts.collect::<Result<Vec<_>, _>>()?;
         Ok(Matrix {
             cols,
@@ -298,60 +243,9 @@ impl Tensors {
     /// Stacks the elements of all parts.
     fn vector(&mut self, parts: &[Part]) -> Result<Vec<f32>, WeightsError> {
         let parts = parts.iter();
-        let parts = parts.map(|part| self.take(&part.name, vec![part.size]));
+        let parts = parts.map(|part| self.0.take(&part.name, vec![part.size]));
         let values = parts.collect::<Result<Vec<_>, _>>()?;
         Ok(Values::join(values).into_f32())
-    }
-
-    fn take(&mut self, name: &str, expected: Vec<usize>) -> Result<Values, WeightsError> {
-        let Some(found) = self.by_name.remove(name) else {
-            return Err(WeightsError::TensorMissing {
-                tensor: name.to_owned(),
-                place: self.place.clone(),
-            });
-        };
-        if found.shape != expected {
-            return Err(WeightsError::Shape {
-                file: found.file,
-                tensor: name.to_owned(),
-                found: found.shape,
-                expected,
-            });
-        }
-        found.values.map_err(|dtype| WeightsError::Type {
-            file: found.file,
-            tensor: name.to_owned(),
-            found: dtype,
-        })
-    }
-}
-
-/// Returns the files that an index names, each once.
-fn shards(json: &[u8], index: &str) -> Result<BTreeSet<String>, WeightsError> {
-    match serde_json::from_slice::<Index>(json) {
-        Ok(content) => Ok(content.weight_map.into_values().collect()),
-        Err(source) => Err(WeightsError::Index {
-            index: index.to_owned(),
-            source,
-        }),
-    }
-}
-
-fn values(tensor: &TensorView<'_>) -> Result<Values, Dtype> {
-    let (pairs, _) = tensor.data().as_chunks::<2>();
-    let dtype = tensor.dtype();
-    if dtype == Dtype::BF16 {
-        let values = pairs.iter().map(|pair| bf16::from_le_bytes(*pair));
-        Ok(Values::Bf16(values.collect()))
-    } else if dtype == Dtype::F16 {
-        let values = pairs.iter().map(|pair| f16::from_le_bytes(*pair).to_f32());
-        Ok(Values::F32(values.collect()))
-    } else if dtype == Dtype::F32 {
-        let (quads, _) = tensor.data().as_chunks::<4>();
-        let values = quads.iter().map(|quad| f32::from_le_bytes(*quad));
-        Ok(Values::F32(values.collect()))
-    } else {
-        Err(dtype)
     }
 }
 
@@ -384,7 +278,7 @@ impl Values {
         }
     }
 
-    fn into_f32(self) -> Vec<f32> {
+    pub(super) fn into_f32(self) -> Vec<f32> {
         match self {
             Values::Bf16(values) => values.into_iter().map(bf16::to_f32).collect(),
             Values::F32(values) => values,

@@ -8,6 +8,7 @@
     reason = "helpers of tests"
 )]
 
+pub mod gguf;
 pub mod models;
 pub mod schedules;
 pub mod scripted;

@@ -199,7 +199,9 @@ pub enum Wrong {
     )]
     FilesMax,
     /// The demo model is asked for, and this build has none.
-    #[error("this build has no demo model: name a model's folder, with `path` or --model")]
+    #[error(
+        "this build has no demo model: name a model's folder or GGUF file, with `path` or --model"
+    )]
     NoDemoModel,
 }
 

@@ -1,7 +1,7 @@
 //! Flags of the configuration.
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
@@ -10,6 +10,9 @@ use pointsman_executor::server::ServerUrl;
 
 use super::LogFormat;
 use super::fleet::SIZES;
+
+/// The ending of a GGUF file.
+const GGUF: &str = "gguf";
 
 /// Flags that name the configuration file, or override it.
 #[derive(Args, Clone, Debug, Default)]
@@ -23,9 +26,9 @@ pub struct Flags {
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Option<SocketAddr>,
 
-    /// Model to serve: a Hugging Face folder, called NAME or as the folder is. Repeatable; replaces
-    /// the models of the file [default: the demo model, as `demo`]
-    #[arg(long = "model", value_name = "[NAME=]DIR")]
+    /// Model to serve: a Hugging Face folder or a GGUF file, called NAME or as that is. Repeatable;
+    /// replaces the models of the file [default: the demo model, as `demo`]
+    #[arg(long = "model", value_name = "[NAME=]PATH")]
     pub models: Vec<ModelFlag>,
 
     /// Server to pass requests on to, as in `http://gpu1:8000`: vLLM, SGLang, llama.cpp, Ollama or another
@@ -110,8 +113,8 @@ pub enum ListenError {
 pub struct ModelFlag {
     /// The name clients use.
     pub name: String,
-    /// The folder of the model's files.
-    pub folder: PathBuf,
+    /// The folder of the model's files, or its GGUF file.
+    pub path: PathBuf,
 }
 
 /// A reason to refuse a value of `--model`.
@@ -119,32 +122,39 @@ pub struct ModelFlag {
 #[non_exhaustive]
 pub enum ModelFlagError {
     /// A model without a name.
-    #[error("the folder has no name to call the model by; write NAME=DIR")]
+    #[error("the path has no name to call the model by; write NAME=PATH")]
     NoName,
-    /// A model without a folder.
-    #[error("a folder is missing after `=`")]
-    NoFolder,
+    /// A model without a path.
+    #[error("the path of a folder or a GGUF file is missing")]
+    NoPath,
 }
 
 impl FromStr for ModelFlag {
     type Err = ModelFlagError;
 
     fn from_str(text: &str) -> Result<Self, ModelFlagError> {
-        let (name, folder) = match text.split_once('=') {
-            Some((name, folder)) => (Some(name.to_owned()), PathBuf::from(folder)),
-            None => {
-                let folder = PathBuf::from(text);
-                let name = folder.file_name();
-                (name.map(|name| name.to_string_lossy().into_owned()), folder)
-            }
+        let (name, path) = match text.split_once('=') {
+            Some((name, path)) => (Some(name.to_owned()), PathBuf::from(path)),
+            None => (called(Path::new(text)), PathBuf::from(text)),
         };
         let name = name.filter(|name| !name.is_empty());
-        if folder.as_os_str().is_empty() {
-            return Err(ModelFlagError::NoFolder);
+        if path.as_os_str().is_empty() {
+            return Err(ModelFlagError::NoPath);
         }
         let name = name.ok_or(ModelFlagError::NoName)?;
-        Ok(Self { name, folder })
+        Ok(Self { name, path })
     }
+}
+
+/// The name of a model that is given none: its folder's, or its file's without the ending.
+fn called(path: &Path) -> Option<String> {
+    let is_gguf = path.extension().is_some_and(|it| it == GGUF);
+    let name = if is_gguf {
+        path.file_stem()
+    } else {
+        path.file_name()
+    };
+    name.map(|name| name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
@@ -170,19 +180,24 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_called_like_its_folder_unless_it_is_named() {
-        for (text, name, folder) in [
+    fn a_model_is_called_like_its_folder_or_file_unless_it_is_named() {
+        for (text, name, path) in [
             ("models/tiny", "tiny", "models/tiny"),
             ("models/tiny/", "tiny", "models/tiny/"),
+            (
+                "models/tiny-Q8_0.gguf",
+                "tiny-Q8_0",
+                "models/tiny-Q8_0.gguf",
+            ),
             ("chat=models/tiny", "chat", "models/tiny"),
             ("chat=a=b", "chat", "a=b"),
         ] {
             let flag: ModelFlag = text.parse().unwrap();
-            assert_eq!((flag.name.as_str(), flag.folder), (name, folder.into()));
+            assert_eq!((flag.name.as_str(), flag.path), (name, path.into()));
         }
         for (text, error) in [
-            ("", ModelFlagError::NoFolder),
-            ("chat=", ModelFlagError::NoFolder),
+            ("", ModelFlagError::NoPath),
+            ("chat=", ModelFlagError::NoPath),
             ("=models", ModelFlagError::NoName),
             ("..", ModelFlagError::NoName),
         ] {

@@ -271,7 +271,7 @@ fn paths_of_the_file_are_relative_to_its_folder() {
     let config = load_in(folder.path(), "").unwrap();
     assert_eq!(
         config.models[0].source,
-        ModelSource::Folder(here("models/llama"))
+        ModelSource::Path(here("models/llama"))
     );
     assert_eq!(config.policies.folder, Some(here("mine")));
     let same = load("[[keys]]\nkey = 'sesame'").unwrap();
@@ -375,7 +375,7 @@ fn flags_override_the_file() {
         .map(|executor| (&*executor.models[0], executor.terms.slots))
         .collect();
     assert_eq!(models, [("chat", 8), ("d", 8)]);
-    assert_eq!(config.models[0].source, ModelSource::Folder("/a/b".into()));
+    assert_eq!(config.models[0].source, ModelSource::Path("/a/b".into()));
     assert_eq!(config.log.format, LogFormat::Json);
     assert_eq!(config.log.filter, "debug");
 }

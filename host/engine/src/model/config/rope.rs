@@ -176,6 +176,13 @@ impl RopeScaling {
 // === impl Rotation ===
 
 impl Rotation {
+    /// Makes the wavelength of each pair longer by its factor.
+    pub(in crate::model) fn stretch(&mut self, factors: &[f32]) {
+        for (frequency, factor) in self.frequencies.iter_mut().zip(factors) {
+            *frequency /= factor;
+        }
+    }
+
     /// Appends the cosines of a position's angles, then their sines.
     pub fn push(&self, position: u32, angles: &mut Vec<f32>) {
         let turned = self.frequencies.iter();

@@ -117,7 +117,7 @@ impl Check<'_> {
                 return Err(self.at(given_name, Wrong::SecondModel { key, model: name }));
             }
             let source = match folder {
-                Some(folder) => ModelSource::Folder(self.source.resolve(folder.get_ref())),
+                Some(folder) => ModelSource::Path(self.source.resolve(folder.get_ref())),
                 None => demo().map_err(|wrong| self.at(table, wrong))?,
             };
             let key = path("running-max");
@@ -310,7 +310,7 @@ fn of_flags(flags: &[ModelFlag]) -> Result<Served, ConfigError> {
             };
             return Err(ConfigError::new(Place::Flag("--model"), wrong));
         }
-        let source = ModelSource::Folder(flag.folder.clone());
+        let source = ModelSource::Path(flag.path.clone());
         served.models.push(ModelConfig::new(&flag.name, source));
         served.executors.push(ExecutorConfig::new(&flag.name));
     }
@@ -332,8 +332,8 @@ mod tests {
     #[test]
     fn without_the_demo_model_a_model_has_to_be_named() {
         let error = Config::load(&Flags::default()).unwrap_err();
-        let said = "defaults: this build has no demo model: name a model's folder, with `path` \
-                    or --model";
+        let said = "defaults: this build has no demo model: name a model's folder or GGUF file, with \
+                    `path` or --model";
         assert_eq!(error.to_string(), said);
         let named = Flags {
             models: vec!["chat=models/chat".parse().unwrap()],
