@@ -92,6 +92,13 @@ pub enum ModelSource {
     Embedded,
     /// The files are in this Hugging Face folder, or all of them are this GGUF file.
     Path(PathBuf),
+    /// Weights are random, for this `config.json` or the one in this folder.
+    Dummy {
+        /// The path of the file or folder.
+        config: PathBuf,
+        /// The number from which the weights follow.
+        seed: u64,
+    },
 }
 
 /// A maker of executors for models.

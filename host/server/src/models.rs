@@ -21,6 +21,7 @@ use pointsman_driver::provider::{
 };
 use pointsman_engine::cpu::CpuBackend;
 use pointsman_engine::model::backend::{Backend, KvShape};
+use pointsman_engine::model::dummy::Dummy;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::model::host::HostModel;
 use pointsman_engine::text::ModelText;
@@ -125,6 +126,7 @@ pub(crate) fn files(config: &ModelConfig) -> Result<ModelFiles> {
         ModelSource::Path(path) => {
             ModelFiles::at(path).with_context(|| format!("model {}", config.name))
         }
+        ModelSource::Dummy { config, seed } => Ok(ModelFiles::Dummy(Dummy::new(config, *seed))),
     }
 }
 
@@ -132,6 +134,9 @@ fn describe(source: &ModelSource) -> String {
     match source {
         ModelSource::Embedded => "embedded".to_owned(),
         ModelSource::Path(path) => path.display().to_string(),
+        ModelSource::Dummy { config, seed } => {
+            format!("random weights by seed {seed} for {}", config.display())
+        }
     }
 }
 

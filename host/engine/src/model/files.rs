@@ -1,10 +1,11 @@
-//! The files of a model, by name: in a Hugging Face folder, in the binary, or made of a GGUF file.
+//! The files of a model, by name: in a Hugging Face folder, in the binary, or made of a GGUF file or a seed.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::dummy::Dummy;
 use super::gguf::{Gguf, GgufError};
 
 /// Files that may be put beside a GGUF file, and count in the place of what its metadata say.
@@ -24,6 +25,8 @@ pub enum ModelFiles {
     Embedded(&'static [(&'static str, &'static [u8])]),
     /// A GGUF file, whose metadata have what other models have files for.
     Gguf(Arc<Gguf>),
+    /// A `config.json`, for which weights are made.
+    Dummy(Dummy),
 }
 
 /// An error for a file that exists and cannot be read.
@@ -70,6 +73,10 @@ impl ModelFiles {
                 Some(path) => read(path),
                 None => Ok(gguf.json(name)?.map(Cow::Owned)),
             },
+            ModelFiles::Dummy(dummy) => match dummy.path(name) {
+                Some(path) => read(path),
+                None => Ok(Dummy::made(name).map(Cow::Owned)),
+            },
         }
     }
 
@@ -82,6 +89,10 @@ impl ModelFiles {
             ModelFiles::Gguf(gguf) => match beside(gguf, name) {
                 Some(path) => path.display().to_string(),
                 None => format!("{name} from the metadata of {}", gguf.path().display()),
+            },
+            ModelFiles::Dummy(dummy) => match dummy.path(name) {
+                Some(path) => path.display().to_string(),
+                None => format!("{name} of a dummy"),
             },
         }
     }

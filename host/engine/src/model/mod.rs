@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod config;
+pub mod dummy;
 pub mod files;
 pub mod gguf;
 pub mod graph;

@@ -1,5 +1,5 @@
 //! Weights: a model put together from tensors, which come from safetensors files or a GGUF file
-//! ([`super::gguf`]).
+//! ([`super::gguf`]), or are made ([`super::dummy`]).
 //!
 //! Nothing is rounded but what is quantised: bf16 stays bf16, and f16 and f32 are kept as f32, at the price
 //! of memory.
@@ -137,6 +137,7 @@ pub fn load(files: &ModelFiles, config: &LlamaConfig) -> Result<HostLlama, Weigh
             Assembly(Tensors::read(files)?).model(config)
         }
         ModelFiles::Gguf(gguf) => Assembly(gguf.tensors(config)).model(config),
+        ModelFiles::Dummy(dummy) => Assembly(dummy).model(config),
     }
 }
 

@@ -81,6 +81,12 @@ pub enum Wrong {
         key: String,
         model: String,
     },
+    /// A seed without a configuration to make weights for.
+    #[error("{key}: weights are made for a `config.json`: name it, or its folder, with `path`")]
+    SeedAlone {
+        /// The key of the seed.
+        key: String,
+    },
     /// A model's name that the configuration does not have.
     #[error("{key}: there is no model `{name}`; {}", instead(name, known))]
     UnknownModel {

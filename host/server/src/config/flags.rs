@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
+use pointsman_driver::provider::ModelSource;
 use pointsman_executor::server::ServerUrl;
 
 use super::LogFormat;
@@ -13,6 +14,11 @@ use super::fleet::SIZES;
 
 /// The ending of a GGUF file.
 const GGUF: &str = "gguf";
+/// The configuration of a model, in a folder that is named for it.
+const CONFIG: &str = "config.json";
+/// The beginning of a model of random weights, and of its seed.
+const DUMMY: &str = "dummy:";
+const SEED: &str = ",seed=";
 
 /// Flags that name the configuration file, or override it.
 #[derive(Args, Clone, Debug, Default)]
@@ -26,8 +32,9 @@ pub struct Flags {
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Option<SocketAddr>,
 
-    /// Model to serve: a Hugging Face folder or a GGUF file, called NAME or as that is. Repeatable;
-    /// replaces the models of the file [default: the demo model, as `demo`]
+    /// Model to serve: a Hugging Face folder or a GGUF file, called NAME or as that is; or `dummy:PATH,seed=N`,
+    /// random weights for a config.json. Repeatable; replaces the models of the file [default: the demo model,
+    /// as `demo`]
     #[arg(long = "model", value_name = "[NAME=]PATH")]
     pub models: Vec<ModelFlag>,
 
@@ -113,8 +120,8 @@ pub enum ListenError {
 pub struct ModelFlag {
     /// The name clients use.
     pub name: String,
-    /// The folder of the model's files, or its GGUF file.
-    pub path: PathBuf,
+    /// The place of the model's files.
+    pub source: ModelSource,
 }
 
 /// A reason to refuse a value of `--model`.
@@ -124,6 +131,9 @@ pub enum ModelFlagError {
     /// A model without a name.
     #[error("the path has no name to call the model by; write NAME=PATH")]
     NoName,
+    /// A seed that is no number.
+    #[error("the seed is no number from 0 to 4294967295; write dummy:PATH,seed=N")]
+    NoSeed,
     /// A model without a path.
     #[error("the path of a folder or a GGUF file is missing")]
     NoPath,
@@ -133,26 +143,50 @@ impl FromStr for ModelFlag {
     type Err = ModelFlagError;
 
     fn from_str(text: &str) -> Result<Self, ModelFlagError> {
-        let (name, path) = match text.split_once('=') {
-            Some((name, path)) => (Some(name.to_owned()), PathBuf::from(path)),
-            None => (called(Path::new(text)), PathBuf::from(text)),
+        let (name, place) = match text.split_once('=') {
+            Some((name, place)) if !name.starts_with(DUMMY) => (Some(name.to_owned()), place),
+            Some(_) | None => (None, text),
         };
-        let name = name.filter(|name| !name.is_empty());
+        let (path, seed) = match place.strip_prefix(DUMMY) {
+            None => (Path::new(place), None),
+            Some(dummy) => {
+                let (config, seed) = dummy.rsplit_once(SEED).unwrap_or((dummy, "0"));
+                let seed = seed.parse().map_err(|_none| ModelFlagError::NoSeed)?;
+                (Path::new(config), Some(seed))
+            }
+        };
         if path.as_os_str().is_empty() {
             return Err(ModelFlagError::NoPath);
         }
-        let name = name.ok_or(ModelFlagError::NoName)?;
-        Ok(Self { name, path })
+        let name = name
+            .or_else(|| called(path))
+            .filter(|name| !name.is_empty());
+        Ok(Self {
+            name: name.ok_or(ModelFlagError::NoName)?,
+            source: source(path.to_owned(), seed),
+        })
+    }
+}
+
+/// The place of a model's files: at this path, or random weights by a seed.
+pub(super) fn source(path: PathBuf, seed: Option<u32>) -> ModelSource {
+    match seed {
+        None => ModelSource::Path(path),
+        Some(seed) => ModelSource::Dummy {
+            config: path,
+            seed: seed.into(),
+        },
     }
 }
 
 /// The name of a model that is given none: its folder's, or its file's without the ending.
 fn called(path: &Path) -> Option<String> {
     let is_gguf = path.extension().is_some_and(|it| it == GGUF);
-    let name = if is_gguf {
-        path.file_stem()
-    } else {
-        path.file_name()
+    let is_config = path.file_name().is_some_and(|it| it == CONFIG);
+    let name = match (is_gguf, is_config) {
+        (true, _) => path.file_stem(),
+        (false, true) => path.parent().and_then(Path::file_name),
+        (false, false) => path.file_name(),
     };
     name.map(|name| name.to_string_lossy().into_owned())
 }
@@ -193,15 +227,40 @@ mod tests {
             ("chat=a=b", "chat", "a=b"),
         ] {
             let flag: ModelFlag = text.parse().unwrap();
-            assert_eq!((flag.name.as_str(), flag.path), (name, path.into()));
+            assert_eq!(
+                (flag.name.as_str(), flag.source),
+                (name, ModelSource::Path(path.into()))
+            );
         }
         for (text, error) in [
             ("", ModelFlagError::NoPath),
             ("chat=", ModelFlagError::NoPath),
             ("=models", ModelFlagError::NoName),
             ("..", ModelFlagError::NoName),
+            ("dummy:", ModelFlagError::NoPath),
+            ("dummy:a,seed=x", ModelFlagError::NoSeed),
         ] {
             assert_eq!(text.parse::<ModelFlag>(), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_dummy_has_a_seed_and_is_called_like_the_folder_of_its_configuration() {
+        for (text, name, config, seed) in [
+            ("dummy:models/large", "large", "models/large", 0),
+            (
+                "dummy:models/large/config.json",
+                "large",
+                "models/large/config.json",
+                0,
+            ),
+            ("dummy:large,seed=7", "large", "large", 7),
+            ("chat=dummy:large,seed=7", "chat", "large", 7),
+        ] {
+            let flag: ModelFlag = text.parse().unwrap();
+            let config = config.into();
+            assert_eq!(flag.name, name, "{text}");
+            assert_eq!(flag.source, ModelSource::Dummy { config, seed }, "{text}");
         }
     }
 }

@@ -279,6 +279,17 @@ fn paths_of_the_file_are_relative_to_its_folder() {
 }
 
 #[test]
+fn a_seed_makes_a_model_of_random_weights() {
+    let folder = folder("[[models]]\nname = 'large'\npath = 'models/large'\ndummy-seed = 7\n");
+    let expected = ModelSource::Dummy {
+        config: folder.path().join("models/large"),
+        seed: 7,
+    };
+    let config = load_in(folder.path(), "").unwrap();
+    assert_eq!(config.models[0].source, expected);
+}
+
+#[test]
 fn a_key_is_given_as_text_hash_or_file_and_never_shown() {
     let hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
     let text = format!(

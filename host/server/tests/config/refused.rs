@@ -425,6 +425,11 @@ fn executors_and_devices_that_stand_for_two_things_or_none_are_refused() {
              of its executors are there",
         ),
         (
+            "[[models]]\nname = 'a'\ndummy-seed = 3",
+            "pointsman.toml:3:14: models[0].dummy-seed: weights are made for a `config.json`: name it, or \
+             its folder, with `path`",
+        ),
+        (
             "[[executors]]\nname = 'x'\nmodels = ['demo', 'demi']",
             "pointsman.toml:3:19: executors[0].models: there is no model `demi`; did you mean `demo`?",
         ),

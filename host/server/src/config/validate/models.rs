@@ -13,7 +13,7 @@ use toml::Spanned;
 use super::super::DeviceConfig;
 use super::super::error::{ConfigError, Place, Wrong};
 use super::super::file;
-use super::super::flags::{Flags, ModelFlag};
+use super::super::flags::{Flags, ModelFlag, source};
 use super::super::fleet;
 use super::Check;
 use crate::embedded;
@@ -107,7 +107,8 @@ impl Check<'_> {
             let path = |key: &str| format!("models[{index}].{key}");
             let file::ModelTable {
                 name: given_name,
-                path: folder,
+                path: given_path,
+                dummy_seed,
                 running_max,
                 ..
             } = table.get_ref();
@@ -116,9 +117,12 @@ impl Check<'_> {
                 let key = path("name");
                 return Err(self.at(given_name, Wrong::SecondModel { key, model: name }));
             }
-            let source = match folder {
-                Some(folder) => ModelSource::Path(self.source.resolve(folder.get_ref())),
-                None => demo().map_err(|wrong| self.at(table, wrong))?,
+            let key = path("dummy-seed");
+            let seed = self.number_if(&key, dummy_seed.as_ref(), 0..=u32::MAX)?;
+            let source = match (given_path, dummy_seed) {
+                (Some(given), _) => source(self.source.resolve(given.get_ref()), seed),
+                (None, Some(given)) => return Err(self.at(given, Wrong::SeedAlone { key })),
+                (None, None) => demo().map_err(|wrong| self.at(table, wrong))?,
             };
             let key = path("running-max");
             models.push(ModelConfig {
@@ -310,7 +314,7 @@ fn of_flags(flags: &[ModelFlag]) -> Result<Served, ConfigError> {
             };
             return Err(ConfigError::new(Place::Flag("--model"), wrong));
         }
-        let source = ModelSource::Path(flag.path.clone());
+        let source = flag.source.clone();
         served.models.push(ModelConfig::new(&flag.name, source));
         served.executors.push(ExecutorConfig::new(&flag.name));
     }
