@@ -35,8 +35,11 @@ pub enum KvSpec {
         /// none.
         host_blocks: u32,
     },
-    /// A remote server, which may report counts ([`KvReport`]).
+    /// A remote server, which may report counts ([`KvReport`]) and prompt blocks ([`PrefixEvent`]).
     Remote,
+    /// A remote server that says nothing of prompt blocks, and is assumed to hold those of the prompts that
+    /// it was sent last. It may report counts.
+    Assumed,
 }
 
 /// Counts reported by a device whose blocks somebody else manages.

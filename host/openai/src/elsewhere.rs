@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use pointsman_core::PromptBlocks;
 use pointsman_driver::message::Submission;
 use pointsman_http::answer::{HttpAnswer, HttpReply, JSON, Responses};
 use pointsman_http::error::{ApiError, quoted};
@@ -90,6 +89,8 @@ fn understand(
     }
     let hints = target.keep_to(&remotes, hints);
     let prompt_tokens = passing::prompt_tokens(&fields);
+    let sharing = (app.settings.prefix_cache, caller.tenant());
+    let prompt_blocks = passing::prompt_blocks(&fields, sharing);
     let trace = Some(Box::new(trace::origin(
         passage.operation(),
         &caller.headers,
@@ -102,7 +103,7 @@ fn understand(
         model: target.name.clone(),
         tenant: caller.tenant().to_owned(),
         job: Arc::new(job),
-        prompt_blocks: PromptBlocks::default(),
+        prompt_blocks,
         hints,
         trace,
     })

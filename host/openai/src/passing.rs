@@ -6,6 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, Request};
+use pointsman_core::PromptBlocks;
 use pointsman_driver::spans::Operation;
 use pointsman_executor::job::{Job, Sampling};
 use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall};
@@ -14,6 +15,7 @@ use serde_json::value::RawValue;
 
 use super::{COMPLETION_TOKENS, CompletionKind};
 use crate::hints::BODY_FIELD;
+use crate::prefix;
 
 /// The way of a request that is passed on: its method and path.
 #[derive(Clone, Debug)]
@@ -29,14 +31,15 @@ const TOKEN_BYTES: usize = 4;
 /// Tokens that a chat without a bound is taken to generate at most.
 const CHAT_TOKENS: u32 = 4096;
 
-/// Fields with the prompt of a request, of all the interfaces that are passed on.
+/// Fields with the prompt of a request, of all the interfaces that are passed on, in the order in which
+/// chat templates have them.
 const PROMPT_FIELDS: [&str; 8] = [
+    "tools",
+    "system",
+    "instructions",
     "messages",
     "prompt",
     "input",
-    "system",
-    "instructions",
-    "tools",
     "query",
     "documents",
 ];
@@ -141,6 +144,14 @@ pub(super) fn prompt_tokens(fields: &Fields<'_>) -> u32 {
     let prompts = PROMPT_FIELDS.iter().filter_map(|name| fields.get(name));
     let tokens: usize = prompts.map(tokens_of).sum();
     u32::try_from(tokens).unwrap_or(u32::MAX).max(1)
+}
+
+/// The full blocks of the prompt in `fields`, as its bytes are: what templates put first comes first. They
+/// say nothing but that one prompt begins as another did.
+pub(super) fn prompt_blocks(fields: &Fields<'_>, sharing: prefix::Sharing<'_>) -> PromptBlocks {
+    let parts = PROMPT_FIELDS.iter().filter_map(|name| fields.get(name));
+    let parts: Vec<&str> = parts.map(RawValue::get).collect();
+    prefix::blocks_of_text(&parts, TOKEN_BYTES, sharing)
 }
 
 /// Tokens of a part of a prompt: its numbers, where it is a list of them.

@@ -7,39 +7,83 @@ use pointsman_core::{BlockHash, PromptBlocks};
 use pointsman_http::PrefixCache;
 use sha2::{Digest, Sha256};
 
+/// Tokens of a block of a prompt that is not tokenised here.
+const TEXT_BLOCK_TOKENS: usize = 64;
+
+/// The requests that may share what is cached of their prompts: whose they may be, and the sender.
+pub(super) type Sharing<'a> = (PrefixCache, &'a str);
+
+/// A SHA-256 that is chained from block to block.
+struct Chain([u8; 32]);
+
 /// The full blocks of a tenant's prompt. None where nobody may share them, or the model's executors
 /// have no blocks.
 pub(super) fn blocks(
     tokens: &[u32],
     tokens_per_block: Option<u32>,
-    (cache, tenant): (PrefixCache, &str),
+    sharing: Sharing<'_>,
 ) -> PromptBlocks {
-    let group = match cache {
-        PrefixCache::Shared => "",
-        PrefixCache::Tenant => tenant,
-        PrefixCache::Off => return PromptBlocks::default(),
-    };
-    let Some(tokens_per_block) = tokens_per_block.filter(|tokens| *tokens > 0) else {
+    let tokens_per_block = tokens_per_block.filter(|tokens| *tokens > 0);
+    let (Some(tokens_per_block), Some(mut chain)) = (tokens_per_block, Chain::of(sharing)) else {
         return PromptBlocks::default();
     };
-    let mut digest: [u8; 32] = Sha256::new()
-        .chain_update("pointsman-prefix\0")
-        .chain_update(group)
-        .finalize()
-        .into();
     let full = tokens.chunks_exact(tokens_per_block as usize);
-    let hashes = full.map(|block| {
-        let mut hash = Sha256::new().chain_update(digest);
-        for token in block {
-            hash.update(token.to_le_bytes());
-        }
-        digest = hash.finalize().into();
-        let (first, _) = digest.split_first_chunk().expect("32 bytes begin with 16");
-        BlockHash(u128::from_le_bytes(*first))
-    });
+    let hash = |block: &[u32]| chain.next(block.iter().map(|token| token.to_le_bytes()));
     PromptBlocks {
         tokens_per_block,
-        hashes: hashes.collect(),
+        hashes: full.map(hash).collect(),
+    }
+}
+
+/// The full blocks of a tenant's prompt that is not tokenised here: parts of JSON, one after the other, of
+/// which so many bytes are taken for a token. None where nobody may share them.
+pub(super) fn blocks_of_text(
+    parts: &[&str],
+    token_bytes: usize,
+    sharing: Sharing<'_>,
+) -> PromptBlocks {
+    let Some(mut chain) = Chain::of(sharing) else {
+        return PromptBlocks::default();
+    };
+    let mut hashes = Vec::new();
+    for part in parts {
+        let full = part
+            .as_bytes()
+            .chunks_exact(TEXT_BLOCK_TOKENS * token_bytes);
+        // Too few for a block of their own, these still tell what follows from what follows others.
+        let rest = full.remainder();
+        hashes.extend(full.map(|block| chain.next([block])));
+        chain.next([rest]);
+    }
+    PromptBlocks {
+        tokens_per_block: u32::try_from(TEXT_BLOCK_TOKENS).expect("a small number"),
+        hashes,
+    }
+}
+
+// === impl Chain ===
+
+impl Chain {
+    /// The beginning of a chain for those who may share; absent: nobody may.
+    fn of((cache, tenant): Sharing<'_>) -> Option<Self> {
+        let group = match cache {
+            PrefixCache::Shared => "",
+            PrefixCache::Tenant => tenant,
+            PrefixCache::Off => return None,
+        };
+        let begun = Sha256::new().chain_update("pointsman-prefix\0");
+        Some(Self(begun.chain_update(group).finalize().into()))
+    }
+
+    /// The hash of the next block.
+    fn next(&mut self, block: impl IntoIterator<Item = impl AsRef<[u8]>>) -> BlockHash {
+        let mut hash = Sha256::new().chain_update(self.0);
+        for piece in block {
+            hash.update(piece);
+        }
+        self.0 = hash.finalize().into();
+        let (first, _) = self.0.split_first_chunk().expect("32 bytes begin with 16");
+        BlockHash(u128::from_le_bytes(*first))
     }
 }
 
@@ -88,5 +132,32 @@ mod tests {
             blocks(&[1, 2], None, (PrefixCache::Shared, "a")),
             PromptBlocks::default()
         );
+    }
+
+    /// A block has 64 tokens of 4 bytes.
+    #[test]
+    fn a_text_is_hashed_by_its_bytes_part_by_part() {
+        let of = |parts: &[&str]| blocks_of_text(parts, 4, (PrefixCache::Shared, "a")).hashes;
+        let text = "x".repeat(700);
+        let whole = of(&[&text]);
+        assert_eq!(whole.len(), 2, "only full blocks count");
+        let longer = format!("{text}yes");
+        assert_eq!(of(&[&longer])[..], whole[..]);
+        assert_eq!(of(&[&text[..256]])[..], whole[..1]);
+        assert_ne!(of(&[&text[1..257].replacen('x', "y", 1)])[0], whole[0]);
+        // A part that is too short for a block counts in those after it.
+        assert_eq!(of(&["[]", &text]).len(), 2);
+        assert_ne!(of(&["[]", &text])[0], whole[0]);
+        assert_ne!(of(&["[]", &text]), of(&["{}", &text]));
+        assert_eq!(
+            blocks_of_text(&[&text], 4, (PrefixCache::Off, "a")),
+            PromptBlocks {
+                tokens_per_block: 0,
+                hashes: Vec::new()
+            }
+        );
+        let own = blocks_of_text(&[&text], 4, (PrefixCache::Tenant, "a"));
+        assert_ne!(own.hashes, whole);
+        assert_eq!(own.tokens_per_block, 64);
     }
 }

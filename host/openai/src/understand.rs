@@ -85,7 +85,11 @@ pub(super) fn understand(
         // Another server makes several choices itself, of one request.
         Ok(local) if local.works.len() == 1 || remotes.is_empty() => (local, hints),
         Err(error) if remotes.is_empty() => return Err(error),
-        Ok(_) | Err(_) => (Local::none(kind, &fields), target.keep_to(&remotes, hints)),
+        Ok(_) | Err(_) => {
+            let sharing = (app.settings.prefix_cache, caller.tenant());
+            let local = Local::none(kind, &fields, sharing);
+            (local, target.keep_to(&remotes, hints))
+        }
     };
     let trace = Some(Box::new(trace::origin(
         passage.operation(),
@@ -267,7 +271,10 @@ fn route_size(
         let output_tokens_max = passing::output_tokens(kind, fields);
         return Ok(RequestSize {
             prompt_tokens: length.unwrap_or_else(|| passing::prompt_tokens(fields)),
-            prompt_blocks: PromptBlocks::default(),
+            prompt_blocks: match length {
+                Some(_) => PromptBlocks::default(),
+                None => passing::prompt_blocks(fields, (app.settings.prefix_cache, tenant)),
+            },
             output_tokens_max,
         });
     };
@@ -374,10 +381,10 @@ fn output_bound(
 
 impl Local {
     /// A request that no engine reads.
-    fn none(kind: CompletionKind, fields: &Fields<'_>) -> Self {
+    fn none(kind: CompletionKind, fields: &Fields<'_>, sharing: prefix::Sharing<'_>) -> Self {
         let job = passing::job(passing::output_tokens(kind, fields));
         Self {
-            works: vec![(job, PromptBlocks::default())],
+            works: vec![(job, passing::prompt_blocks(fields, sharing))],
             of_prompt: 1,
             transfer: Transfer::Whole,
             calls: None,

@@ -83,7 +83,7 @@ impl Provider for HostProvider {
         };
         let device = DeviceSpec {
             name: format!("remote:{name}"),
-            kv: KvSpec::Remote,
+            kv: KvSpec::Assumed,
             tokens_per_step: None,
         };
         let (runtime, events) = (self.runtime.clone(), self.events.clone());

@@ -11,8 +11,20 @@ pub enum KvKeeper {
     /// The executor: a server elsewhere. It batches in its own way, says which prompt blocks it holds,
     /// and tells its counts now and then.
     Server,
+    /// The executor: a server elsewhere that does not say which prompt blocks it holds.
+    UntoldServer,
     /// The machine: an engine in the host.
     Host,
+}
+
+impl KvKeeper {
+    /// Returns whether a server elsewhere keeps the blocks.
+    pub(crate) fn is_server(self) -> bool {
+        match self {
+            KvKeeper::Server | KvKeeper::UntoldServer => true,
+            KvKeeper::Host => false,
+        }
+    }
 }
 
 /// One executor, or several alike.

@@ -7,10 +7,10 @@ use common::{
     blocks_of, executor_with, is_queued, is_running, request, single, starts, steps, with_hashes,
     world, world_with,
 };
-use pointsman_core::rows::{Health, Overlap};
+use pointsman_core::rows::{ExecutorKind, Health, Overlap};
 use pointsman_core::{
-    BlockHash, BlockId, Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Input, Micros,
-    Outcome, PrefixEvent, RequestId, Tier,
+    Availability, BlockHash, BlockId, Config, DeviceId, DeviceSpec, Effect, ExecutorId,
+    ExecutorUpdate, Input, KvReport, KvSpec, Micros, Outcome, PrefixEvent, RequestId, Tier,
 };
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -222,6 +222,57 @@ fn a_policy_is_told_what_engines_and_caches_report_to_hold_beside_the_pool() {
     world.update(first, ExecutorUpdate::Health(Health::Up));
     arrive(&mut world, with_hashes(&[10, 11, 12, 13], request(17, 1)));
     assert_eq!(told(&world), (vec![(second, [0, 0, 4])], 0, 0));
+}
+
+/// Blocks of prompts have four tokens, those of the server two.
+#[test]
+fn a_server_that_tells_nothing_is_assumed_to_have_what_it_was_sent_last() {
+    let mut world = world();
+    let spec = DeviceSpec {
+        name: "elsewhere".to_owned(),
+        kv: KvSpec::Assumed,
+        tokens_per_step: None,
+    };
+    let device = world.attach_device(spec).unwrap();
+    let server = executor_with(&mut world, device, |spec, _| {
+        spec.kind = ExecutorKind::Remote;
+        spec.preempts = false;
+        spec.tokens_per_block = Some(2);
+    });
+    world.policies.route_to(&[server]);
+    let held = |world: &mut World, hashes: &[u128]| {
+        serve(world, hashes, 13);
+        let (overlaps, _, _) = told(world);
+        overlaps.first().map_or(0, |(_, [device, ..])| *device)
+    };
+    assert_eq!(held(&mut world, &[10, 11, 12]), 0);
+    assert_eq!(held(&mut world, &[10, 11, 13]), 8);
+    // Room for fourteen tokens is room for three blocks: those of the last prompt.
+    let held = |world: &mut World, hashes: &[u128]| {
+        let report = KvReport {
+            block_bytes: 1,
+            blocks_total: 7,
+            blocks_free: 7,
+            blocks_cached: 0,
+            blocks_evicted_total: 0,
+        };
+        world.input(Input::KvReported(device, report));
+        held(world, hashes)
+    };
+    assert_eq!(held(&mut world, &[10, 11, 13]), 12);
+    assert_eq!(held(&mut world, &[10, 11, 12]), 8);
+    assert_eq!(held(&mut world, &[10, 11, 13]), 8, "12 came in its place");
+    assert_eq!(held(&mut world, &[20, 21]), 0);
+    assert_eq!(held(&mut world, &[10, 11, 13]), 4);
+    // It was away, and may have begun anew.
+    for availability in [Availability::Silent, Availability::Open] {
+        world.update(server, ExecutorUpdate::Availability(availability));
+    }
+    assert_eq!(held(&mut world, &[10, 11, 13]), 0);
+    assert_eq!(held(&mut world, &[10, 11, 13]), 12);
+    world.lose(server);
+    world.update(server, ExecutorUpdate::Health(Health::Up));
+    assert_eq!(held(&mut world, &[10, 11, 13]), 0);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod llama_cpp;
 mod passing;
 mod paths;
 mod pointsmen;
+mod prompts;
 mod residency;
 mod room;
 mod roster;

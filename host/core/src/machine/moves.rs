@@ -42,6 +42,8 @@ impl Machine {
         );
         let request = &self.requests[id];
         let cached_tokens = self.ledger.place(request, executor, &mut self.out);
+        let blocks_max = self.config.tier_blocks_max;
+        self.ledger.assume_cached(request, executor, blocks_max);
         self.enter(id, executor, cached_tokens, into);
         let device = self.ledger[executor].spec.device;
         self.ledger.touch_blocks(device, &mut self.out);

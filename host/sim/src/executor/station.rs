@@ -23,7 +23,7 @@ pub(crate) struct Station {
     /// News of the cache by the time at which the host hears them.
     news: VecDeque<(Micros, PrefixEvent)>,
     news_delay: Micros,
-    /// Tokens of a block of the cache; absent: the machine keeps it.
+    /// Tokens of a block of the cache; absent: the machine keeps it, or is told nothing of it.
     cache_block: Option<u32>,
     /// The time for which it has computed.
     pub(crate) busy: Micros,
@@ -48,8 +48,10 @@ impl Station {
     pub(crate) fn new((id, device): (ExecutorId, DeviceId), plan: &ExecutorPlan) -> Self {
         let work: Box<dyn Work> = match (plan.kv, &plan.profile) {
             (KvKeeper::Host, _) => Box::new(Hosted::new(plan)),
-            (KvKeeper::Server, LatencyProfile::Each(cost)) => Box::new(Each::new(plan, *cost)),
-            (KvKeeper::Server, _) => Box::new(Batched::new(plan)),
+            (KvKeeper::Server | KvKeeper::UntoldServer, LatencyProfile::Each(cost)) => {
+                Box::new(Each::new(plan, *cost))
+            }
+            (KvKeeper::Server | KvKeeper::UntoldServer, _) => Box::new(Batched::new(plan)),
         };
         Self {
             id,

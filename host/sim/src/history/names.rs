@@ -130,7 +130,7 @@ impl Names {
         if let Some(spec) = self.devices_new.pop_front() {
             let blocks_total = match spec.kv {
                 KvSpec::Owned { blocks_total, .. } => blocks_total,
-                KvSpec::Remote => 0,
+                KvSpec::Remote | KvSpec::Assumed => 0,
             };
             let past = PastDevice { spec, blocks_total };
             self.devices.insert(device, past);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_core::{Config, Micros, Outcome, RequestId, SessionKey};
+use pointsman_core::{Config, KvSpec, Micros, Outcome, RequestId, SessionKey};
 
 use super::names::PastDevice;
 use super::worked::Prompt;
@@ -307,7 +307,6 @@ fn plan(
     sharing: u32,
     cost: LinearCost,
 ) -> ExecutorPlan {
-    let is_hosted = device.is_some_and(PastDevice::is_hosted);
     let blocks = device.map_or(0, |device| device.blocks_total);
     let blocks = if blocks == 0 { BLOCKS_UNTOLD } else { blocks };
     let step_tokens = device.and_then(|device| device.spec.tokens_per_step);
@@ -317,10 +316,10 @@ fn plan(
         count: 1,
         profile: LatencyProfile::Linear(cost),
         speed: 1.0,
-        kv: if is_hosted {
-            KvKeeper::Host
-        } else {
-            KvKeeper::Server
+        kv: match device.map(|device| device.spec.kv) {
+            Some(KvSpec::Owned { .. }) => KvKeeper::Host,
+            Some(KvSpec::Assumed) => KvKeeper::UntoldServer,
+            Some(KvSpec::Remote) | None => KvKeeper::Server,
         },
         blocks_total: (blocks / sharing).max(1),
         tokens_per_block: spec.tokens_per_block.unwrap_or(TOKENS_PER_BLOCK),

@@ -232,9 +232,13 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
 
 fn device_spec(plan: &ExecutorPlan, name: &str) -> DeviceSpec {
     match plan.kv {
-        KvKeeper::Server => DeviceSpec {
+        KvKeeper::Server | KvKeeper::UntoldServer => DeviceSpec {
             name: name.to_owned(),
-            kv: KvSpec::Remote,
+            kv: if plan.kv == KvKeeper::Server {
+                KvSpec::Remote
+            } else {
+                KvSpec::Assumed
+            },
             tokens_per_step: None,
         },
         KvKeeper::Host => DeviceSpec {
@@ -257,9 +261,10 @@ fn executor_spec(
     ExecutorSpec {
         name: name.to_owned(),
         device,
-        kind: match plan.kv {
-            KvKeeper::Server => rows::ExecutorKind::Remote,
-            KvKeeper::Host => rows::ExecutorKind::Simulated,
+        kind: if plan.kv.is_server() {
+            rows::ExecutorKind::Remote
+        } else {
+            rows::ExecutorKind::Simulated
         },
         role: plan.role,
         group: plan.group,

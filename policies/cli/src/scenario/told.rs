@@ -174,7 +174,7 @@ impl<'a> Scribe<'a> {
                     table.push_str(&format!("host-blocks = {host_blocks}\n"));
                 }
             }
-            Some(KvSpec::Remote) | None => {
+            Some(KvSpec::Remote | KvSpec::Assumed) | None => {
                 if let Some(row) = counts {
                     table.push_str(&format!(
                         "report = {{ blocks-total = {}, blocks-free = {}, blocks-cached = {}, block-bytes = {} }}\n",

@@ -36,7 +36,7 @@ pub(super) struct Keys {
     splitwise: Option<Splitwise>,
     #[arg(skip)]
     speed: Option<f64>,
-    /// Keeper of the KV blocks: each server, or the host
+    /// Keeper of the KV blocks: each server, which tells what it has cached or does not, or the host
     #[arg(long, value_enum)]
     kv: Option<Keeper>,
     /// KV blocks of each executor
@@ -77,7 +77,11 @@ pub(super) struct Keys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum Keeper {
+    /// The server, which says what it has cached
     Server,
+    /// The server, which does not say what it has cached
+    UntoldServer,
+    /// The host
     Host,
 }
 
@@ -126,6 +130,7 @@ impl Keys {
             speed: self.speed.unwrap_or(1.0),
             kv: match self.kv {
                 Some(Keeper::Server) => KvKeeper::Server,
+                Some(Keeper::UntoldServer) => KvKeeper::UntoldServer,
                 Some(Keeper::Host) => KvKeeper::Host,
                 None => plan.kv,
             },

@@ -99,7 +99,11 @@ impl Machine {
         }
         match availability {
             Availability::Open => {}
-            Availability::Busy | Availability::Silent => self.drop_reservations_on(id),
+            Availability::Busy => self.drop_reservations_on(id),
+            Availability::Silent => {
+                self.drop_reservations_on(id);
+                self.ledger.forget_assumed(id);
+            }
         }
         self.refill(freed);
     }

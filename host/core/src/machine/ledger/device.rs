@@ -9,6 +9,7 @@ use pointsman_interface::{DeviceId, ExecutorId, RequestId};
 
 use super::super::count;
 use super::arena::Arena;
+use super::assumed::AssumedBlocks;
 use super::pool::BlockPool;
 use super::prefix::Prefix;
 use super::tiers::Tiers;
@@ -52,6 +53,8 @@ pub(crate) struct Device {
     pub(crate) arena: Arena,
     /// Prompt blocks that are held beside the pool.
     pub(super) tiers: Tiers,
+    /// Prompt blocks that are assumed to be there, where nobody tells.
+    pub(super) assumed: AssumedBlocks,
     /// Attached executors, in attach order.
     pub(crate) executors: Vec<ExecutorId>,
     /// Running sequences that lack a block.
@@ -72,7 +75,7 @@ impl Device {
                 Kv::Owned(BlockPool::new(block_bytes, blocks_total)),
                 host_blocks,
             ),
-            KvSpec::Remote => (Kv::Reported(ReportedKv::default()), 0),
+            KvSpec::Remote | KvSpec::Assumed => (Kv::Reported(ReportedKv::default()), 0),
         };
         Self {
             id,
@@ -80,6 +83,7 @@ impl Device {
             kv,
             arena: Arena::new(host_blocks),
             tiers: Tiers::default(),
+            assumed: AssumedBlocks::default(),
             executors: Vec::new(),
             short: BTreeSet::new(),
             claims: Vec::new(),

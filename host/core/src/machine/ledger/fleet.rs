@@ -302,6 +302,7 @@ impl Ledger {
     fn remove(&mut self, id: ExecutorId, out: &mut Outbox) {
         let device = self[id].spec.device;
         self.drop_all_swapped(id, out);
+        self.forget_assumed(id);
         let removed = self.executors.remove(id);
         let Some(mut removed) = removed else { return };
         for (model, mut stamp) in std::mem::take(&mut removed.models_stamps) {

@@ -19,6 +19,7 @@
 
 mod arena;
 mod arrangements;
+mod assumed;
 mod budgets;
 mod device;
 mod executor;

@@ -79,7 +79,7 @@ impl Ledger {
     /// request itself has left in host memory counts as held there.
     fn overlap(&self, request: &Request, executor: &Executor, hits: Hits) -> Overlap {
         let prompt = request.row.prompt_tokens;
-        let per_block = executor.spec.tokens_per_block.unwrap_or(0);
+        let per_block = request.prompt_blocks.tokens_per_block;
         let tokens = |blocks: u32| blocks.saturating_mul(per_block);
         let device = tokens(hits.device).min(prompt);
         let swapped = self.swapped_tokens(request.id(), executor.id);

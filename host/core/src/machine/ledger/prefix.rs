@@ -5,6 +5,7 @@
 //! another one's blocks, whatever hashes the machine is given.
 
 use crate::input::{BlockKind, ReadableBlocks};
+use pointsman_interface::rows::ExecutorKind;
 use pointsman_interface::{BlockHash, ExecutorId};
 
 use super::super::requests::Request;
@@ -31,7 +32,7 @@ pub(super) struct Prefix<'a> {
 
 impl<'a> Prefix<'a> {
     /// The full blocks of a request's prompt on an executor. None are known where the hashes are of
-    /// blocks of another size.
+    /// blocks of another size than the machine hands out there.
     pub(super) fn of(request: &'a Request, executor: &Executor) -> Self {
         let blocks = &request.prompt_blocks;
         let sole = || match executor.spec.serves.as_deref() {
@@ -40,7 +41,8 @@ impl<'a> Prefix<'a> {
         };
         let model = request.row.model.or_else(sole);
         let is_own = model.is_none() || executor.spec.reads == ReadableBlocks::Own;
-        let fits = executor.spec.tokens_per_block == Some(blocks.tokens_per_block);
+        let fits = executor.spec.kind == ExecutorKind::Remote
+            || executor.spec.tokens_per_block == Some(blocks.tokens_per_block);
         Self {
             kind: BlockKind {
                 model,
@@ -111,9 +113,9 @@ impl<'a> Prefix<'a> {
 }
 
 #[cfg(test)]
-impl Prefix<'static> {
+impl<'a> Prefix<'a> {
     /// Blocks of `model`, of four tokens.
-    pub(super) fn of_model(model: u32, hashes: &'static [BlockHash]) -> Self {
+    pub(super) fn of_model(model: u32, hashes: &'a [BlockHash]) -> Self {
         Self {
             kind: BlockKind {
                 model: Some(pointsman_interface::ModelId(model)),

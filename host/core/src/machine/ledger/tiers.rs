@@ -10,12 +10,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::input::{BlockKind, PrefixEvent, Tier};
-use pointsman_interface::{BlockHash, DeviceId};
+use crate::input::{BlockKind, KvSpec, PrefixEvent, Tier};
+use pointsman_interface::{BlockHash, DeviceId, ExecutorId};
 
 use super::super::count;
 use super::super::requests::Request;
 use super::Ledger;
+use super::assumed::TOKENS_UNTOLD;
 use super::device::{Device, Kv};
 use super::executor::Executor;
 use super::prefix::Prefix;
@@ -132,7 +133,36 @@ impl Ledger {
             pool.forget_contents();
         }
         device.tiers.host.note(PrefixEvent::Cleared, 0);
+        device.assumed.clear();
         self.reported.note(id, PrefixEvent::Cleared, 0);
+    }
+
+    /// Assumes that a request's prompt will be cached on an executor where it is placed, if nobody tells
+    /// what is: no more than `max` blocks of its device.
+    pub(crate) fn assume_cached(&mut self, request: &Request, executor: ExecutorId, max: u32) {
+        let executor = &self[executor];
+        let (id, per_block) = (executor.spec.device, executor.spec.tokens_per_block);
+        let prefix = Prefix::of(request, executor);
+        let device = &mut self.devices[id.0 as usize];
+        if device.spec.kv != KvSpec::Assumed || prefix.hashes.is_empty() {
+            return;
+        }
+        let told = device.blocks_total().zip(per_block);
+        let tokens = told.map(|(blocks, tokens)| u64::from(blocks) * u64::from(tokens));
+        let blocks =
+            tokens.unwrap_or(TOKENS_UNTOLD) / u64::from(prefix.kind.tokens_per_block.max(1));
+        let max = max.min(u32::try_from(blocks).unwrap_or(u32::MAX));
+        for event in device.assumed.use_prompt(prefix, max as usize) {
+            self.reported.note(id, event, max);
+        }
+    }
+
+    /// Forgets what a device is assumed to hold: its server may have begun anew.
+    pub(crate) fn forget_assumed(&mut self, executor: ExecutorId) {
+        let id = self[executor].spec.device;
+        if self[id].spec.kv == KvSpec::Assumed {
+            self.forget_memory(id);
+        }
     }
 
     /// Notes which blocks an engine or a cache says that it holds, or no longer does. Reports of

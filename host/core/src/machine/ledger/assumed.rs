@@ -1,0 +1,146 @@
+//! The prompt blocks that a server is assumed to hold which says nothing of them: those of the prompts that
+//! it was sent last.
+//!
+//! # Bounds
+//! As many blocks as the server's memory has tokens for, or [`TOKENS_UNTOLD`] where it does not say that
+//! either. Past it the ones that no prompt had for the longest time are forgotten, and of one prompt its last
+//! ones first, which are of no use without those before them.
+
+use std::collections::BTreeMap;
+
+use crate::input::{BlockKind, PrefixEvent};
+use pointsman_interface::BlockHash;
+
+use super::prefix::Prefix;
+
+/// Tokens that a server's memory is taken to have room for where it does not tell: a few long prompts.
+pub(super) const TOKENS_UNTOLD: u64 = 65_536;
+
+/// The blocks of a server, by the time at which a prompt had them last.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(super) struct AssumedBlocks {
+    /// The turn of each block, which counts up.
+    turns: BTreeMap<(BlockKind, BlockHash), u64>,
+    /// The blocks by turn.
+    order: BTreeMap<u64, (BlockKind, BlockHash)>,
+    turns_total: u64,
+}
+
+// === impl AssumedBlocks ===
+
+impl AssumedBlocks {
+    /// Takes the blocks of a prompt to be there, and no more than `max` in all. Returns what that changes.
+    pub(super) fn use_prompt(&mut self, prefix: Prefix<'_>, max: usize) -> Vec<PrefixEvent> {
+        let kind = prefix.kind;
+        let kept = &prefix.hashes[..prefix.hashes.len().min(max)];
+        let mut new = Vec::new();
+        for hash in kept.iter().rev() {
+            if self.touch((kind, *hash)) {
+                new.push(*hash);
+            }
+        }
+        let mut events = self.forget_beyond(max);
+        if !new.is_empty() {
+            events.push(PrefixEvent::Stored(kind, new));
+        }
+        events
+    }
+
+    /// Gives a block the newest turn. Returns whether it is new.
+    fn touch(&mut self, block: (BlockKind, BlockHash)) -> bool {
+        self.turns_total += 1;
+        let before = self.turns.insert(block, self.turns_total);
+        if let Some(before) = before {
+            self.order.remove(&before);
+        }
+        self.order.insert(self.turns_total, block);
+        before.is_none()
+    }
+
+    /// Forgets the oldest blocks until there are no more than `max`.
+    fn forget_beyond(&mut self, max: usize) -> Vec<PrefixEvent> {
+        let mut removed: BTreeMap<BlockKind, Vec<BlockHash>> = BTreeMap::new();
+        while self.turns.len() > max
+            && let Some((_, block)) = self.order.pop_first()
+        {
+            self.turns.remove(&block);
+            removed.entry(block.0).or_default().push(block.1);
+        }
+        let removed = removed.into_iter();
+        removed
+            .map(|(kind, hashes)| PrefixEvent::Removed(kind, hashes))
+            .collect()
+    }
+
+    /// Forgets all blocks.
+    pub(super) fn clear(&mut self) {
+        self.turns.clear();
+        self.order.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASHES: [BlockHash; 6] = [
+        BlockHash(1),
+        BlockHash(2),
+        BlockHash(3),
+        BlockHash(4),
+        BlockHash(5),
+        BlockHash(6),
+    ];
+
+    fn prompt(hashes: &[BlockHash]) -> Prefix<'_> {
+        Prefix::of_model(0, hashes)
+    }
+
+    fn kind() -> BlockKind {
+        prompt(&[]).kind
+    }
+
+    fn stored(hashes: &[u128]) -> PrefixEvent {
+        PrefixEvent::Stored(kind(), hashes.iter().copied().map(BlockHash).collect())
+    }
+
+    fn removed(hashes: &[u128]) -> PrefixEvent {
+        PrefixEvent::Removed(kind(), hashes.iter().copied().map(BlockHash).collect())
+    }
+
+    #[test]
+    fn what_no_prompt_had_for_the_longest_time_goes_and_of_one_prompt_its_end() {
+        let mut blocks = AssumedBlocks::default();
+        assert_eq!(
+            blocks.use_prompt(prompt(&HASHES[..3]), 4),
+            [stored(&[3, 2, 1])]
+        );
+        // The first two again, and two more: 3 is the oldest.
+        let other = [HASHES[0], HASHES[1], HASHES[3], HASHES[4]];
+        assert_eq!(
+            blocks.use_prompt(prompt(&other), 4),
+            [removed(&[3]), stored(&[5, 4])]
+        );
+        assert_eq!(blocks.use_prompt(prompt(&other[..1]), 4), []);
+        assert_eq!(
+            blocks.use_prompt(prompt(&HASHES[5..]), 4),
+            [removed(&[5]), stored(&[6])]
+        );
+        // There is less room now.
+        assert_eq!(
+            blocks.use_prompt(prompt(&other[..1]), 2),
+            [removed(&[4, 2])]
+        );
+    }
+
+    #[test]
+    fn a_prompt_that_is_longer_than_the_memory_has_its_beginning_there() {
+        let mut blocks = AssumedBlocks::default();
+        assert_eq!(blocks.use_prompt(prompt(&HASHES), 2), [stored(&[2, 1])]);
+        assert_eq!(blocks.use_prompt(prompt(&HASHES), 0), [removed(&[2, 1])]);
+        assert_eq!(blocks.use_prompt(prompt(&HASHES), 2), [stored(&[2, 1])]);
+        blocks.clear();
+        assert_eq!(blocks.use_prompt(prompt(&HASHES), 2), [stored(&[2, 1])]);
+    }
+}

@@ -1,0 +1,90 @@
+//! Prompts go where a server has been sent their beginning: no server tells what it has cached.
+
+use std::ops::Range;
+
+use anyhow::{Context as _, Result, ensure};
+use pointsman_server::config::PrefixCache;
+use pointsman_tests::backend::MockBackend;
+use pointsman_tests::client::Client;
+use pointsman_tests::serving::Serving;
+use serde_json::{Value, json};
+
+use super::{backend, executors_until, named, over, serving_with};
+
+/// A chat of its own that begins with a long text.
+fn begins_with(text: &str, own: usize) -> Value {
+    let system = text.repeat(200);
+    json!({"model": "demo", "messages": [
+        {"role": "system", "content": system},
+        {"role": "user", "content": format!("question {own}")},
+    ]})
+}
+
+/// The executors that chats with such a beginning go to, one after the other. No two are the same: a
+/// conversation goes back to its server anyway.
+async fn ask(client: Client, text: &str, owns: Range<usize>) -> Result<Vec<String>> {
+    let mut executors = Vec::new();
+    for own in owns {
+        let body = begins_with(text, own);
+        let answer = client.post("/v1/chat/completions", &body).await?;
+        executors.push(answer.header("x-pointsman-executor").to_owned());
+    }
+    Ok(executors)
+}
+
+/// Two servers, and the gateway before them.
+async fn two(cache: PrefixCache) -> Result<([MockBackend; 2], Serving)> {
+    let mocks = [
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    ];
+    let backends = [backend("a", &mocks[0])?, backend("b", &mocks[1])?];
+    let serving = serving_with(backends, |config| config.http.prefix_cache = cache).await?;
+    Ok((mocks, serving))
+}
+
+#[tokio::test]
+async fn a_prompt_goes_where_its_beginning_was_sent_before() -> Result<()> {
+    let (_mocks, serving) = two(PrefixCache::Shared).await?;
+    let client = serving.client;
+    ensure!(ask(client, "You are kind. ", 0..4).await? == ["a"; 4]);
+    // The other beginning is nowhere: it goes to the server with fewer placements, and stays there.
+    ensure!(ask(client, "You are curt. ", 0..4).await? == ["b"; 4]);
+    ensure!(ask(client, "You are kind. ", 4..6).await? == ["a"; 2]);
+
+    let body = begins_with("You are curt. ", 9);
+    let forecast = client.post("/admin/route", &body).await?.json()?;
+    let pending = |name: &str| {
+        let candidates = forecast["candidates"].as_array();
+        let mut candidates = candidates.into_iter().flatten();
+        let found = candidates.find(|candidate| candidate["executor"] == name);
+        found.and_then(|candidate| candidate["prefill_tokens_pending"].as_u64())
+    };
+    let (at_a, at_b) = (pending("a").context("no a")?, pending("b").context("no b")?);
+    ensure!(at_a > 600 && at_b <= 64, "{forecast}");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn prompts_of_which_nobody_may_share_anything_go_by_load() -> Result<()> {
+    let (_mocks, serving) = two(PrefixCache::Off).await?;
+    let went = ask(serving.client, "You are kind. ", 0..4).await?;
+    ensure!(went == ["a", "b", "a", "b"], "{went:?}");
+    over(serving).await
+}
+
+/// A server that was away may have begun anew, with nothing cached.
+#[tokio::test]
+async fn a_server_that_was_away_is_not_taken_to_have_what_it_was_sent_before() -> Result<()> {
+    let ([a, _b], serving) = two(PrefixCache::Shared).await?;
+    let client = serving.client;
+    ensure!(ask(client, "You are kind. ", 0..3).await? == ["a"; 3]);
+    let addr = a.addr();
+    drop(a);
+    executors_until(client, |list| named(list, "a")["health"] == "down").await?;
+    let _back = MockBackend::start_at(addr, &["demo"]).await?;
+    executors_until(client, |list| named(list, "a")["health"] == "up").await?;
+    let went = ask(client, "You are kind. ", 3..6).await?;
+    ensure!(went == ["b"; 3], "{went:?}");
+    over(serving).await
+}
