@@ -18,6 +18,7 @@ use pointsman_core::{DeviceSpec, ExecutorId, ExecutorSpec, Micros, ModelId};
 use pointsman_executor::handle::EngineHandle;
 
 use crate::catalog::ModelEntry;
+use crate::hub_model::HubModel;
 use pointsman_executor::server::{ServerConfig, ServerUrl};
 
 /// The most sequences that an executor may run at once.
@@ -92,6 +93,8 @@ pub enum ModelSource {
     Embedded,
     /// The files are in this Hugging Face folder, or all of them are this GGUF file.
     Path(PathBuf),
+    /// The files are on a Hugging Face hub, or in the cache for them.
+    Hub(HubModel),
     /// Weights are random, for this `config.json` or the one in this folder.
     Dummy {
         /// The path of the file or folder.

@@ -53,6 +53,16 @@ pub(crate) struct ServerClient {
     authorization: Option<HeaderValue>,
 }
 
+/// An answer that is read as it comes, however long it is.
+#[derive(Debug)]
+pub struct Download {
+    /// The head of the answer.
+    pub head: Parts,
+    body: Incoming,
+    /// The longest time without a byte.
+    patience: Duration,
+}
+
 /// The reason why a server was not heard.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -148,6 +158,58 @@ impl Connections {
         };
         let answered = timeout(patience, asked).await;
         answered.unwrap_or(Err(CallError::Timeout(patience)))
+    }
+}
+
+impl Connections {
+    /// Sends a request without a body to an address that is no executor's. Returns the answer as soon as its
+    /// head has come.
+    ///
+    /// # Cancellation
+    /// The request ends.
+    ///
+    /// # Errors
+    /// If no head comes in time.
+    pub async fn download(
+        &self,
+        request: Request<()>,
+        patience: Duration,
+    ) -> Result<Download, CallError> {
+        let Self(client) = self;
+        let asked = client.request(request.map(|()| Full::default()));
+        let answered = timeout(patience, asked).await;
+        let answered = answered.map_err(|_late| CallError::Timeout(patience))?;
+        let response = answered.map_err(|error| CallError::Connection(described(&error)))?;
+        let (head, body) = response.into_parts();
+        Ok(Download {
+            head,
+            body,
+            patience,
+        })
+    }
+}
+
+impl Download {
+    /// The next bytes; absent: that was all.
+    ///
+    /// # Cancellation
+    /// Nothing is lost.
+    ///
+    /// # Errors
+    /// If the answer breaks off, or nothing comes in time.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
+        loop {
+            let frame = timeout(self.patience, self.body.frame()).await;
+            match frame.map_err(|_late| CallError::Timeout(self.patience))? {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(CallError::Connection(described(&error))),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Some(bytes));
+                    }
+                }
+            }
+        }
     }
 }
 

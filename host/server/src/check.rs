@@ -25,7 +25,7 @@ use pointsman_policy::{
 
 use crate::advice::advice;
 use crate::config::{Config, Hardware, StateNeed};
-use crate::{embedded, memory, models, state};
+use crate::{embedded, hub, memory, models, state};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,10 +76,17 @@ pub fn check(config: &Config) -> Result<Checked> {
 
 fn check_models(config: &Config) -> Result<()> {
     for model in &config.models {
-        if model.source == ModelSource::Embedded {
-            continue;
+        let mut model = model.clone();
+        match &model.source {
+            ModelSource::Embedded => continue,
+            ModelSource::Path(_) | ModelSource::Dummy { .. } => {}
+            ModelSource::Hub(name) => match hub::cached(name, &config.hub) {
+                Some(path) => model.source = ModelSource::Path(path),
+                // A start would fetch it.
+                None => continue,
+            },
         }
-        let files = models::files(model)?;
+        let files = models::files(&model)?;
         let of = || format!("model {}", model.name);
         LlamaConfig::load(&files).with_context(of)?;
         ModelText::load(&files).with_context(of)?;

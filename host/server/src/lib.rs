@@ -4,7 +4,7 @@
 //! [`serve`] puts a server together and takes it apart; [`process`] does so for a process, its signals and its service
 //! manager; [`config`] reads the configuration and makes
 //! the settings of the other crates; [`models`] is the provider of executors on this machine's
-//! processors; [`embedded`] has the default policies and the demo model.
+//! processors; [`embedded`] has the default policies and the demo model; [`hub`] fetches models of a Hugging Face hub.
 //!
 //! One thread, the driver, owns the machine and the policies. Everything else talks to it through
 //! bounded channels: HTTP tasks submit requests, executors report steps, the reconciler commits
@@ -24,6 +24,7 @@ pub mod devices;
 pub mod embedded;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod hub;
 pub mod journal;
 mod listeners;
 pub mod logging;

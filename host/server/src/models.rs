@@ -7,7 +7,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use pointsman_core::rows::Role;
 use pointsman_core::{
     ExecutorId, ExecutorSpec, Incarnation, Input, Machine, Micros, ModelId, ReadableBlocks,
@@ -126,6 +126,7 @@ pub(crate) fn files(config: &ModelConfig) -> Result<ModelFiles> {
         ModelSource::Path(path) => {
             ModelFiles::at(path).with_context(|| format!("model {}", config.name))
         }
+        ModelSource::Hub(model) => bail!("model {}: {model} was not fetched", config.name),
         ModelSource::Dummy { config, seed } => Ok(ModelFiles::Dummy(Dummy::new(config, *seed))),
     }
 }
@@ -134,6 +135,7 @@ fn describe(source: &ModelSource) -> String {
     match source {
         ModelSource::Embedded => "embedded".to_owned(),
         ModelSource::Path(path) => path.display().to_string(),
+        ModelSource::Hub(model) => model.to_string(),
         ModelSource::Dummy { config, seed } => {
             format!("random weights by seed {seed} for {}", config.display())
         }

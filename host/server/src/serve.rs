@@ -45,6 +45,7 @@ use crate::advice::advice;
 use crate::backends;
 use crate::config::Config;
 use crate::embedded;
+use crate::hub;
 use crate::journal;
 use crate::listeners::{self, Listeners};
 use crate::memory;
@@ -137,7 +138,7 @@ impl Server {
         let (addr, admin_addr) = listeners.addresses()?;
         let state = state::open(config)?;
         memory::check_kv(config)?;
-        let models = load(config.models.clone()).await?;
+        let models = load(hub::fetched(&config.models, &config.hub).await?).await?;
         let (waker, woken) = pointsman_lifecycle::waker();
         let shared = Shared {
             clock,

@@ -81,6 +81,12 @@ pub enum Wrong {
         key: String,
         model: String,
     },
+    /// A model of the hub that is in a folder, too.
+    #[error("{key}: a model is at a `path` or on the `hub`: give one of them")]
+    TwoPlaces {
+        /// The key of the hub's model.
+        key: String,
+    },
     /// A seed without a configuration to make weights for.
     #[error("{key}: weights are made for a `config.json`: name it, or its folder, with `path`")]
     SeedAlone {

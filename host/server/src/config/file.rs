@@ -193,6 +193,7 @@ pub(super) struct Hints {
 pub(super) struct ModelTable {
     pub(super) name: Spanned<String>,
     pub(super) path: Given<String>,
+    pub(super) hub: Given<String>,
     pub(super) dummy_seed: Given<Number>,
     pub(super) running_max: Given<Number>,
     pub(super) executor: Given<String>,

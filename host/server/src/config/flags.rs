@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
+use pointsman_driver::hub_model::HubModel;
 use pointsman_driver::provider::ModelSource;
 use pointsman_executor::server::ServerUrl;
 
@@ -32,9 +33,9 @@ pub struct Flags {
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Option<SocketAddr>,
 
-    /// Model to serve: a Hugging Face folder or a GGUF file, called NAME or as that is; or `dummy:PATH,seed=N`,
-    /// random weights for a config.json. Repeatable; replaces the models of the file [default: the demo model,
-    /// as `demo`]
+    /// Model to serve: a Hugging Face folder or a GGUF file, called NAME or as that is; ORG/NAME, which is
+    /// fetched from the hub; or `dummy:PATH,seed=N`, random weights for a config.json. Repeatable; replaces the
+    /// models of the file [default: the demo model, as `demo`]
     #[arg(long = "model", value_name = "[NAME=]PATH")]
     pub models: Vec<ModelFlag>,
 
@@ -158,14 +159,26 @@ impl FromStr for ModelFlag {
         if path.as_os_str().is_empty() {
             return Err(ModelFlagError::NoPath);
         }
-        let name = name
-            .or_else(|| called(path))
-            .filter(|name| !name.is_empty());
+        let on_hub = on_hub(place).filter(|_| seed.is_none());
+        let called = match &on_hub {
+            Some(model) => Some(model.name().to_owned()),
+            None => called(path),
+        };
+        let name = name.or(called).filter(|name| !name.is_empty());
         Ok(Self {
             name: name.ok_or(ModelFlagError::NoName)?,
-            source: source(path.to_owned(), seed),
+            source: match on_hub {
+                Some(model) => ModelSource::Hub(model),
+                None => source(path.to_owned(), seed),
+            },
         })
     }
+}
+
+/// The model on a hub that a text means. What is here, or would be in a folder that is here, is no such model.
+fn on_hub(text: &str) -> Option<HubModel> {
+    let (path, model) = (Path::new(text), text.parse::<HubModel>().ok()?);
+    (!path.exists() && !Path::new(model.maker()).exists()).then_some(model)
 }
 
 /// The place of a model's files: at this path, or random weights by a seed.
@@ -216,14 +229,12 @@ mod tests {
     #[test]
     fn a_model_is_called_like_its_folder_or_file_unless_it_is_named() {
         for (text, name, path) in [
-            ("models/tiny", "tiny", "models/tiny"),
-            ("models/tiny/", "tiny", "models/tiny/"),
-            (
-                "models/tiny-Q8_0.gguf",
-                "tiny-Q8_0",
-                "models/tiny-Q8_0.gguf",
-            ),
-            ("chat=models/tiny", "chat", "models/tiny"),
+            ("./tiny", "tiny", "./tiny"),
+            ("/models/tiny/", "tiny", "/models/tiny/"),
+            // The folder is here, and what is not in it is misspelt.
+            ("src/tiny", "tiny", "src/tiny"),
+            ("./tiny-Q8_0.gguf", "tiny-Q8_0", "./tiny-Q8_0.gguf"),
+            ("chat=tiny", "chat", "tiny"),
             ("chat=a=b", "chat", "a=b"),
         ] {
             let flag: ModelFlag = text.parse().unwrap();
@@ -241,6 +252,19 @@ mod tests {
             ("dummy:a,seed=x", ModelFlagError::NoSeed),
         ] {
             assert_eq!(text.parse::<ModelFlag>(), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_maker_and_a_name_mean_a_model_on_the_hub() {
+        for (text, name, model) in [
+            ("org/tiny", "tiny", "org/tiny"),
+            ("org/tiny:Q4_K_M@v2", "tiny", "org/tiny:Q4_K_M@v2"),
+            ("chat=org/tiny", "chat", "org/tiny"),
+        ] {
+            let flag: ModelFlag = text.parse().unwrap();
+            let source = ModelSource::Hub(model.parse().unwrap());
+            assert_eq!((flag.name.as_str(), flag.source), (name, source));
         }
     }
 

@@ -15,6 +15,7 @@ mod error;
 mod file;
 mod flags;
 mod fleet;
+mod hub;
 mod validate;
 mod written;
 
@@ -44,6 +45,8 @@ use pointsman_lifecycle::settings::LifecycleSettings;
 pub use pointsman_telemetry::TelemetrySettings;
 
 use file::File;
+pub use hub::{HubSettings, Reach};
+
 pub use flags::{Flags, ListenError, ModelFlag, ModelFlagError};
 use validate::Here;
 use validate::telemetry::{self, OtlpVariables};
@@ -76,6 +79,8 @@ pub struct Config {
     pub hints: HintsConfig,
     /// Models served on this machine's processors.
     pub models: Vec<ModelConfig>,
+    /// The hub of models that are named by their makers.
+    pub hub: HubSettings,
     /// The executors that serve them.
     pub executors: Vec<ExecutorConfig>,
     /// Servers elsewhere, each an executor.
@@ -335,6 +340,7 @@ impl Config {
             processors: 2,
             policies_folder: None,
             otlp: OtlpVariables::default(),
+            hub: HubSettings::of_environment(|_none| None),
         };
         validate::config(&source, parsed(&source)?, &Flags::default(), &here)
     }
@@ -365,7 +371,7 @@ fn read(path: &Path) -> Result<TomlText, ConfigError> {
 impl Here {
     fn look() -> Self {
         let folder = PathBuf::from(POLICIES_FOLDER);
-        let variable = |name| env::var_os(name)?.into_string().ok();
+        let variable = |name: &str| env::var_os(name)?.into_string().ok();
         let given = |name| variable(name).filter(|value| !value.trim().is_empty());
         Self {
             processors: thread::available_parallelism().map_or(1, usize::from),
@@ -375,6 +381,7 @@ impl Here {
                 headers: given(telemetry::HEADERS),
                 service_name: given(telemetry::SERVICE_NAME),
             },
+            hub: HubSettings::of_environment(variable),
         }
     }
 }

@@ -425,6 +425,15 @@ fn executors_and_devices_that_stand_for_two_things_or_none_are_refused() {
              of its executors are there",
         ),
         (
+            "[[models]]\nname = 'a'\npath = 'b'\nhub = 'org/name'",
+            "pointsman.toml:4:7: models[0].hub: a model is at a `path` or on the `hub`: give one of them",
+        ),
+        (
+            "[[models]]\nname = 'a'\nhub = 'name'",
+            "pointsman.toml:3:7: models[0].hub: expected a model on the hub, as in org/name, org/name:Q4_K_M \
+             or org/name@revision, not \"name\"",
+        ),
+        (
             "[[models]]\nname = 'a'\ndummy-seed = 3",
             "pointsman.toml:3:14: models[0].dummy-seed: weights are made for a `config.json`: name it, or \
              its folder, with `path`",

@@ -27,8 +27,8 @@ use super::file::{self, File, Given};
 use super::flags::{Flags, listen_address};
 use super::fleet;
 use super::{
-    AdminConfig, Config, HintsConfig, HttpConfig, JournalConfig, JournalPlace, LISTEN, LogConfig,
-    Secret, WrittenKeys,
+    AdminConfig, Config, HintsConfig, HttpConfig, HubSettings, JournalConfig, JournalPlace, LISTEN,
+    LogConfig, Secret, WrittenKeys,
 };
 use crate::logging;
 use telemetry::OtlpVariables;
@@ -65,6 +65,8 @@ pub(super) struct Here {
     pub(super) policies_folder: Option<PathBuf>,
     /// OpenTelemetry's variables of the environment.
     pub(super) otlp: OtlpVariables,
+    /// The hub of models, by variables of the environment.
+    pub(super) hub: HubSettings,
 }
 
 /// Checks values of one file.
@@ -117,6 +119,7 @@ pub(super) fn config(
         tenants,
         hints,
         models: served.models,
+        hub: here.hub.clone(),
         executors: served.executors,
         backends,
         devices,

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use pointsman_core::Micros;
+use pointsman_driver::hub_model::NoHubModel;
 use pointsman_driver::provider::{
     EXECUTOR_QUEUE_MAX, ExecutorConfig, ExecutorTerms, ModelConfig, ModelSource, RUNNING,
     SLOTS_MAX, UNLOAD_DELAY_MAX, WEIGHTS,
@@ -18,6 +19,8 @@ use super::super::fleet;
 use super::Check;
 use crate::embedded;
 
+/// The description of a model on a hub.
+const HUB_MODEL: &str = "a model on the hub, as in org/name, org/name:Q4_K_M or org/name@revision";
 /// The demo model's name.
 const DEMO: &str = "demo";
 const UNLOAD_DELAY: RangeInclusive<Time> =
@@ -107,8 +110,6 @@ impl Check<'_> {
             let path = |key: &str| format!("models[{index}].{key}");
             let file::ModelTable {
                 name: given_name,
-                path: given_path,
-                dummy_seed,
                 running_max,
                 ..
             } = table.get_ref();
@@ -117,13 +118,7 @@ impl Check<'_> {
                 let key = path("name");
                 return Err(self.at(given_name, Wrong::SecondModel { key, model: name }));
             }
-            let key = path("dummy-seed");
-            let seed = self.number_if(&key, dummy_seed.as_ref(), 0..=u32::MAX)?;
-            let source = match (given_path, dummy_seed) {
-                (Some(given), _) => source(self.source.resolve(given.get_ref()), seed),
-                (None, Some(given)) => return Err(self.at(given, Wrong::SeedAlone { key })),
-                (None, None) => demo().map_err(|wrong| self.at(table, wrong))?,
-            };
+            let source = self.place(&path, table)?;
             let key = path("running-max");
             models.push(ModelConfig {
                 name,
@@ -132,6 +127,30 @@ impl Check<'_> {
             });
         }
         Ok(models)
+    }
+
+    /// The place of a model's files.
+    fn place(
+        self,
+        path: &dyn Fn(&str) -> String,
+        table: &Spanned<file::ModelTable>,
+    ) -> Result<ModelSource, ConfigError> {
+        let given = table.get_ref();
+        let key = path("dummy-seed");
+        let seed = self.number_if(&key, given.dummy_seed.as_ref(), 0..=u32::MAX)?;
+        match (&given.path, &given.hub, &given.dummy_seed) {
+            (Some(_), Some(hub), _) => {
+                let key = path("hub");
+                Err(self.at(hub, Wrong::TwoPlaces { key }))
+            }
+            (Some(given), None, _) => Ok(source(self.source.resolve(given.get_ref()), seed)),
+            (None, _, Some(given)) => Err(self.at(given, Wrong::SeedAlone { key })),
+            (None, Some(hub), None) => match hub.get_ref().parse() {
+                Ok(model) => Ok(ModelSource::Hub(model)),
+                Err(NoHubModel) => Err(self.value(&path("hub"), hub, HUB_MODEL)),
+            },
+            (None, None, None) => demo().map_err(|wrong| self.at(table, wrong)),
+        }
     }
 
     /// The executor that the table of a model describes.
