@@ -340,7 +340,7 @@ impl TokenMetrics {
             ),
             cached: to.counters(
                 "cached_tokens",
-                "Tokens of prompts that were cached",
+                "Tokens of prompts that were cached; at servers elsewhere as they count them",
                 labels,
             ),
             output: to.counters("output_tokens", "Tokens generated", labels),
