@@ -232,6 +232,53 @@ fn a_prompt_larger_than_all_that_a_server_elsewhere_reports_is_refused_and_one_t
     assert_eq!(world.outcome(fits), Some(finished));
 }
 
+/// Tests that a policy that goes by the rows is not refused for what it was not told.
+#[test]
+fn a_server_elsewhere_has_fewer_blocks_by_what_was_placed_there_since_its_report() {
+    let mut world = world();
+    let spec = DeviceSpec {
+        name: "elsewhere".to_owned(),
+        kv: KvSpec::Remote,
+        tokens_per_step: None,
+    };
+    let device = world.attach_device(spec).unwrap();
+    executor_with(&mut world, device, |spec, _| {
+        spec.kind = ExecutorKind::Remote;
+        spec.preempts = false;
+    });
+    let report = KvReport {
+        block_bytes: 1,
+        blocks_total: 8,
+        blocks_free: 2,
+        blocks_cached: 4,
+        blocks_evicted_total: 0,
+    };
+    world.input(Input::KvReported(device, report));
+    let kinds = RowKinds::from_iter([RowKind::Device]);
+    let mut feed = Feed::new(Needs::every(kinds));
+    // The free and cached blocks of each row that a policy is told since it was last told.
+    let mut told = |world: &World| {
+        let mut changes = Vec::new();
+        feed.changes(&world.machine.view(), kinds, &mut changes);
+        let idle = changes.into_iter().filter_map(|change| {
+            let Change::Device(row) = change else {
+                return None;
+            };
+            Some((row.blocks_free, row.blocks_cached))
+        });
+        idle.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&world), [(2, 4)]);
+    let placed = arrive(&mut world, request(10, 8));
+    assert!(is_running(&world, placed));
+    // Three blocks of four tokens.
+    assert_eq!(told(&world), [(0, 3)]);
+    let too_large = arrive(&mut world, request(15, 1));
+    assert!(is_queued(&world, too_large), "it needs four");
+    world.input(Input::KvReported(device, report));
+    assert_eq!(told(&world), [(2, 4)], "the report has all that was placed");
+}
+
 #[test]
 fn a_request_too_large_for_one_executor_is_served_by_another() {
     let (mut world, small) = single(1, 4);

@@ -36,9 +36,19 @@ pub(crate) struct ReportedKv {
 impl ReportedKv {
     /// The number of blocks that could be had; absent where nothing was ever reported.
     fn available(&self) -> Option<u32> {
-        let report = self.report.as_ref()?;
-        let idle = report.blocks_free.saturating_add(report.blocks_cached);
-        Some(idle.saturating_sub(self.placed_since))
+        let report = self.less_placed()?;
+        Some(report.blocks_free.saturating_add(report.blocks_cached))
+    }
+
+    /// The report, less what was placed since: it takes free blocks first, then cached ones.
+    fn less_placed(&self) -> Option<KvReport> {
+        let report = self.report?;
+        let evicted = self.placed_since.saturating_sub(report.blocks_free);
+        Some(KvReport {
+            blocks_free: report.blocks_free.saturating_sub(self.placed_since),
+            blocks_cached: report.blocks_cached.saturating_sub(evicted),
+            ..report
+        })
     }
 }
 
@@ -168,7 +178,7 @@ impl Device {
                 host_blocks_total: self.arena.total(),
                 host_blocks_free: self.arena.free(),
             }),
-            Kv::Reported(kv) => kv.report.map(|report| rows::Device {
+            Kv::Reported(kv) => kv.less_placed().map(|report| rows::Device {
                 id: self.id,
                 block_bytes: report.block_bytes,
                 blocks_total: report.blocks_total,

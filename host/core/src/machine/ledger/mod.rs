@@ -214,14 +214,14 @@ impl Ledger {
     }
 
     /// Marks the row of a device whose blocks came or went by the machine's own books; where others
-    /// keep them, the row changes with their report only.
+    /// keep them, the row changes with their report, and with a placement, only.
     pub(super) fn touch_blocks(&mut self, id: DeviceId, out: &mut Outbox) {
         if self[id].pool().is_some() {
             self.touch_device(id, out);
         }
     }
 
-    fn touch_device(&mut self, id: DeviceId, out: &mut Outbox) {
+    pub(super) fn touch_device(&mut self, id: DeviceId, out: &mut Outbox) {
         let device = self.device_mut(id);
         out.mark(RowKey::Device(id), &mut device.stamp);
     }

@@ -172,6 +172,9 @@ impl Ledger {
             Kv::Reported(_) => Some(self.hits_on(books, prefix)),
         };
         self.device_mut(device).lease(lease, prefix, blocks);
+        if reported.is_some() {
+            self.touch_device(device, out);
+        }
         self.join_model(executor, request, out);
         match reported {
             Some(blocks) => blocks.saturating_mul(prefix.kind.tokens_per_block),
