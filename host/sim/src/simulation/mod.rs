@@ -354,8 +354,8 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         &self.measures
     }
 
-    /// The time of the next event, while there is a request, or one to come.
-    fn next_at(&self) -> Option<Micros> {
+    /// The time of the next event, while there is a request, or one to come. One that is past happens now.
+    pub fn next_at(&self) -> Option<Micros> {
         let arrival = self.workload.next_at();
         if arrival.is_none() && self.requests.live() == 0 {
             return None;

@@ -1,5 +1,9 @@
 //! Cases drawn from a seed.
 
+mod components;
+
+use std::ops::Range;
+
 use fastrand::Rng;
 
 use crate::case::{Bounds, Case, Class, Executor, Fault, Keeper, Policy, Request};
@@ -7,8 +11,27 @@ use crate::case::{Bounds, Case, Class, Executor, Fault, Keeper, Policy, Request}
 /// The time in ms within which requests arrive and policies change.
 const LASTING: u64 = 20_000;
 
+/// The policies of the cases that are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cast {
+    /// Policies of this test, asked at once.
+    Native,
+    /// Components, in the policy host of a server.
+    Components,
+}
+
+impl Cast {
+    /// The end of the name of the test that has these cases.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Cast::Native => "native",
+            Cast::Components => "components",
+        }
+    }
+}
+
 /// The case of a seed.
-pub(crate) fn case(seed: u64) -> Case {
+pub(crate) fn case(cast: Cast, seed: u64) -> Case {
     let rng = &mut Rng::with_seed(seed);
     let bounds = bounds(rng);
     let executors: Vec<Executor> = (0..rng.u32(1..5)).map(|_| executor(rng)).collect();
@@ -18,10 +41,10 @@ pub(crate) fn case(seed: u64) -> Case {
     let faults = 0..rng.u32(0..40);
     let faults = faults.map(|_| fault(rng, executors.len(), requests.len() as u64));
     let faults = faults.collect();
-    let mut policies: Vec<(u64, Policy)> = (0..rng.u32(1..8))
-        .map(|_| (rng.u64(0..LASTING), policy(rng)))
-        .collect();
-    policies.sort_by_key(|(at, _)| *at);
+    let policies = match cast {
+        Cast::Native => policies(rng, 1..8, policy),
+        Cast::Components => components::policies(rng),
+    };
     Case {
         bounds,
         executors,
@@ -29,6 +52,15 @@ pub(crate) fn case(seed: u64) -> Case {
         faults,
         policies,
     }
+}
+
+/// So many policies at random times, in order.
+fn policies(rng: &mut Rng, n: Range<u32>, draw: fn(&mut Rng) -> Policy) -> Vec<(u64, Policy)> {
+    let mut policies: Vec<(u64, Policy)> = (0..rng.u32(n))
+        .map(|_| (rng.u64(0..LASTING), draw(rng)))
+        .collect();
+    policies.sort_by_key(|(at, _)| *at);
+    policies
 }
 
 fn bounds(rng: &mut Rng) -> Bounds {

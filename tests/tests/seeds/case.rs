@@ -1,13 +1,17 @@
 //! A case: everything that a run depends on, as data. One is drawn from a seed; a kept one is a file.
 
+use std::collections::BTreeMap;
+
 use pointsman_core::rows::RequestClass;
-use pointsman_core::{Config, Micros, RequestId};
+use pointsman_core::{Config, Hook, Micros, RequestId};
+use pointsman_policy::Mode;
 use pointsman_sim::draws::mix;
 use pointsman_sim::fleet::{ExecutorPlan, FleetPlan, KvKeeper};
 use pointsman_sim::latency::{LatencyProfile, LinearCost};
 use pointsman_sim::workload::{Arrival, Listed, PromptText, Roll};
 use pointsman_sim::{Checks, Failure, FailurePlan, Plan, RequestPlan};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// A run as data. Times are in milliseconds since its beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +119,7 @@ pub(crate) enum Fault {
     Left { request: u64, at: u64 },
 }
 
-/// A policy that answers for all hooks.
+/// A policy that answers for all hooks, or a change of those of a real policy host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Policy {
@@ -131,9 +135,31 @@ pub(crate) enum Policy {
     NewestFirst { executor: u32 },
     /// Fails whenever it is asked.
     Faults,
+    /// The default components, as a server has them from the start.
+    Defaults,
+    /// A component, taken in as a server does.
+    Component(Component),
+    /// The holder of this hook goes.
+    Removed(Hook),
+    /// The hook goes back to its default.
+    Ejected(Hook),
+    /// Admission fails closed from now on.
+    FailsClosed,
 }
 
-fn millis(ms: u64) -> Micros {
+/// A component of `target/policies`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Component {
+    pub(crate) name: String,
+    pub(crate) settings: BTreeMap<String, Value>,
+    /// The weight of its answers, at the hooks where that can be said.
+    pub(crate) mode: Mode,
+    /// Questions of its probation; absent: it has none.
+    pub(crate) probation: Option<u32>,
+}
+
+pub(crate) fn millis(ms: u64) -> Micros {
     Micros(ms * 1000)
 }
 

@@ -3,7 +3,9 @@
 //! Whatever is in a case is left out as long as it still fails: first halves of a list, then smaller parts,
 //! then single entries, again and again until nothing more can go. Then numbers are made rounder.
 
-use crate::case::{Bounds, Case, Executor, Fault, Request};
+use pointsman_policy::Mode;
+
+use crate::case::{Bounds, Case, Component, Executor, Fault, Policy, Request};
 
 /// A smaller case for which `fails` holds as it does for this one.
 pub(crate) fn shrink(mut case: Case, fails: &dyn Fn(&Case) -> bool) -> Case {
@@ -108,13 +110,20 @@ fn drop_policies(case: &Case, from: usize, to: usize) -> Option<Case> {
     })
 }
 
-/// Makes bounds, requests, faults and executors plainer, one trait after another.
+/// Leaves the setting at this place to its default, if there is one.
+fn drop_setting(component: &mut Component, at: usize) {
+    let key = component.settings.keys().nth(at).cloned();
+    key.and_then(|key| component.settings.remove(&key));
+}
+
+/// Makes bounds, requests, faults, executors and components plainer, one trait after another.
 fn simplify(mut case: Case, fails: &dyn Fn(&Case) -> bool) -> Case {
     let longest = case
         .requests
         .len()
         .max(case.executors.len())
-        .max(case.faults.len());
+        .max(case.faults.len())
+        .max(case.policies.len());
     let mut plainer = |change: &dyn Fn(&mut Case)| {
         let mut next = case.clone();
         change(&mut next);
@@ -136,6 +145,16 @@ fn simplify(mut case: Case, fails: &dyn Fn(&Case) -> bool) -> Case {
         |executor| executor.model_load = 0,
         |executor| executor.queue = 0,
     ];
+    // A component has five settings at most.
+    let changes_of_components: [fn(&mut Component); 7] = [
+        |component| component.mode = Mode::Enforce,
+        |component| component.probation = None,
+        |component| drop_setting(component, 4),
+        |component| drop_setting(component, 3),
+        |component| drop_setting(component, 2),
+        |component| drop_setting(component, 1),
+        |component| drop_setting(component, 0),
+    ];
     let changes_of_bounds: [fn(&mut Bounds); 3] = [
         |bounds| bounds.parking_max = 0,
         |bounds| bounds.queue_max = bounds.queue_max.div_ceil(2),
@@ -150,6 +169,13 @@ fn simplify(mut case: Case, fails: &dyn Fn(&Case) -> bool) -> Case {
         }
         for change in changes_of_executors {
             plainer(&|case| case.executors.get_mut(idx).into_iter().for_each(change));
+        }
+        for change in changes_of_components {
+            plainer(&|case| {
+                if let Some((_, Policy::Component(component))) = case.policies.get_mut(idx) {
+                    change(component);
+                }
+            });
         }
         plainer(&|case| {
             let fault = case.faults.get_mut(idx);
