@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_executor::server::{BrokenStreams, SOFTWARE, ServerConfig, ServerKey, ServerUrl};
+use pointsman_executor::server::{
+    BrokenStreams, PromptCache, SOFTWARE, ServerConfig, ServerKey, ServerUrl,
+};
 use pointsman_http::error::ApiError;
 use pointsman_http::fields::{Fields, Properties, integer, mismatched_text};
 use serde_json::json;
@@ -29,6 +31,9 @@ const UNLOAD_AFTER: &str = "unload-after-ms";
 const BROKEN: &str = "broken-streams";
 const BROKEN_STREAMS: [(BrokenStreams, &str); 2] =
     [(BrokenStreams::End, "end"), (BrokenStreams::GoOn, "go-on")];
+const PROMPT_CACHE: &str = "prompt-cache";
+const PROMPT_CACHES: [(PromptCache, &str); 2] =
+    [(PromptCache::Assumed, "assumed"), (PromptCache::Off, "off")];
 
 /// Times that are waited for a server, in milliseconds: up to a day.
 const TIMES_MS: RangeInclusive<u32> = 1..=86_400_000;
@@ -47,6 +52,11 @@ pub(super) fn own_properties() -> Properties {
                   goes on with those of others. By default `end`.";
     let broken = json!({
         "description": broken, "type": "string", "enum": BROKEN_STREAMS.map(|(_, name)| name),
+    });
+    let cache = "`off`: it keeps no prompts for later ones that begin alike. By default it is assumed to \
+                 keep those that it was sent last.";
+    let cache = json!({
+        "description": cache, "type": "string", "enum": PROMPT_CACHES.map(|(_, name)| name),
     });
     vec![
         (
@@ -97,6 +107,7 @@ pub(super) fn own_properties() -> Properties {
             ),
         ),
         (BROKEN, broken),
+        (PROMPT_CACHE, cache),
     ]
 }
 
@@ -136,7 +147,8 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
             .unwrap_or(default.stall_timeout),
         load_timeout: time(&mut fields, LOAD_TIMEOUT, &TIMES_MS)?.unwrap_or(default.load_timeout),
         unload_after: time(&mut fields, UNLOAD_AFTER, &TIMES_MS)?,
-        broken_streams: broken_streams(&mut fields)?,
+        broken_streams: one_of(&mut fields, BROKEN, &BROKEN_STREAMS)?,
+        prompt_cache: one_of(&mut fields, PROMPT_CACHE, &PROMPT_CACHES)?,
         ..default
     };
     let terms = terms(&mut fields)?;
@@ -148,14 +160,18 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     Ok((server, terms))
 }
 
-/// Takes the part that the server takes in streams that break off.
-fn broken_streams(fields: &mut Fields<'_>) -> Result<BrokenStreams, ApiError> {
-    let wanted = BROKEN_STREAMS.map(|(_, name)| name).join(" or ");
-    let is_one = |name: &String| BROKEN_STREAMS.iter().any(|(_, known)| known == name);
-    let given = fields.take_as(BROKEN, &wanted, is_one)?;
-    let named = |name: String| BROKEN_STREAMS.iter().find(|(_, known)| **known == name);
+/// Takes the choice `name` among some with a name each.
+fn one_of<T: Copy + Default>(
+    fields: &mut Fields<'_>,
+    name: &str,
+    choices: &[(T, &str)],
+) -> Result<T, ApiError> {
+    let names: Vec<&str> = choices.iter().map(|(_, name)| *name).collect();
+    let is_one = |given: &String| names.contains(&given.as_str());
+    let given = fields.take_as(name, &names.join(" or "), is_one)?;
+    let named = |given: String| choices.iter().find(|(_, known)| **known == given);
     let found = given.and_then(named);
-    Ok(found.map_or_else(BrokenStreams::default, |(streams, _)| *streams))
+    Ok(found.map_or_else(T::default, |(choice, _)| *choice))
 }
 
 /// Takes the time `name`, in milliseconds.

@@ -39,6 +39,8 @@ pub struct ServerConfig {
     pub unload_after: Option<Duration>,
     /// The part that it takes in streams that break off.
     pub broken_streams: BrokenStreams,
+    /// The prompts that it keeps for later ones.
+    pub prompt_cache: PromptCache,
 }
 
 /// The part that a server takes in streams of chats that break off.
@@ -50,6 +52,16 @@ pub enum BrokenStreams {
     /// One that breaks off there goes on at another such server, and it goes on with those of others: it
     /// continues a message of the assistant.
     GoOn,
+}
+
+/// The prompts that a server keeps for later ones that begin alike. It does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromptCache {
+    /// Those that it was sent last, as far as is known.
+    #[default]
+    Assumed,
+    /// None.
+    Off,
 }
 
 /// The metrics of a server, in Prometheus' text form. An empty name stands for a metric that is not
@@ -149,6 +161,7 @@ impl ServerConfig {
             load_timeout: Duration::from_secs(600),
             unload_after: None,
             broken_streams: BrokenStreams::default(),
+            prompt_cache: PromptCache::default(),
         }
     }
 

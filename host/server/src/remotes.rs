@@ -10,7 +10,7 @@ use pointsman_driver::provider::{
     ServedModel,
 };
 use pointsman_executor::contract::Events;
-use pointsman_executor::server::ServerConfig;
+use pointsman_executor::server::{PromptCache, ServerConfig};
 use pointsman_remote::RemoteSpec;
 use pointsman_remote::client::Connections;
 use tokio::runtime::Handle;
@@ -83,7 +83,10 @@ impl Provider for HostProvider {
         };
         let device = DeviceSpec {
             name: format!("remote:{name}"),
-            kv: KvSpec::Assumed,
+            kv: match config.prompt_cache {
+                PromptCache::Assumed => KvSpec::Assumed,
+                PromptCache::Off => KvSpec::Remote,
+            },
             tokens_per_step: None,
         };
         let (runtime, events) = (self.runtime.clone(), self.events.clone());

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context as _, Result, ensure};
+use pointsman_executor::server::PromptCache;
 use pointsman_server::config::PrefixCache;
 use pointsman_tests::backend::MockBackend;
 use pointsman_tests::client::Client;
@@ -68,6 +69,29 @@ async fn a_prompt_goes_where_its_beginning_was_sent_before() -> Result<()> {
 #[tokio::test]
 async fn prompts_of_which_nobody_may_share_anything_go_by_load() -> Result<()> {
     let (_mocks, serving) = two(PrefixCache::Off).await?;
+    let went = ask(serving.client, "You are kind. ", 0..4).await?;
+    ensure!(went == ["a", "b", "a", "b"], "{went:?}");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_no_prompts_is_not_taken_to() -> Result<()> {
+    let mocks = [
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    ];
+    let mut first = backend("a", &mocks[0])?;
+    first.server.prompt_cache = PromptCache::Off;
+    let serving = serving_with([first], |_| ()).await?;
+    let second = json!({
+        "url": mocks[1].url(), "executor": "b", "prompt-cache": "off", "poll-ms": 50,
+    });
+    let added = serving.client.post("/admin/executors", &second).await?;
+    ensure!(added.status == 201, "{:?}", added.json());
+    executors_until(serving.client, |list| {
+        list.len() == 2 && named(list, "b")["models"][0] == "demo"
+    })
+    .await?;
     let went = ask(serving.client, "You are kind. ", 0..4).await?;
     ensure!(went == ["a", "b", "a", "b"], "{went:?}");
     over(serving).await

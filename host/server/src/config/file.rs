@@ -241,6 +241,14 @@ pub(super) enum BrokenStreamsName {
     GoOn,
 }
 
+/// The prompts that a server keeps, as it is written.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum PromptCacheName {
+    Assumed,
+    Off,
+}
+
 /// A server elsewhere.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
@@ -263,6 +271,7 @@ pub(super) struct Backend {
     pub(super) load_timeout: Given<Time>,
     pub(super) unload_after: Given<Time>,
     pub(super) broken_streams: Option<BrokenStreamsName>,
+    pub(super) prompt_cache: Option<PromptCacheName>,
     pub(super) resolve: Given<Time>,
     pub(super) metrics_path: Option<String>,
     pub(super) running_metric: Option<String>,

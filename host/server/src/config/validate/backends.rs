@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use pointsman_driver::provider::SLOTS_MAX;
 use pointsman_executor::server::{
-    BrokenStreams, MetricNames, SOFTWARE, ServerConfig, ServerKey, ServerSoftware, ServerUrl,
+    BrokenStreams, MetricNames, PromptCache, SOFTWARE, ServerConfig, ServerKey, ServerSoftware,
+    ServerUrl,
 };
 use pointsman_notation::Time;
 use toml::Spanned;
@@ -98,6 +99,10 @@ impl Check<'_> {
             broken_streams: match table.broken_streams {
                 Some(file::BrokenStreamsName::GoOn) => BrokenStreams::GoOn,
                 Some(file::BrokenStreamsName::End) | None => BrokenStreams::End,
+            },
+            prompt_cache: match table.prompt_cache {
+                Some(file::PromptCacheName::Off) => PromptCache::Off,
+                Some(file::PromptCacheName::Assumed) | None => PromptCache::Assumed,
             },
             ..default
         };
