@@ -8,17 +8,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pointsman_core::{
-    Answer, Asked, Author, Config, DeviceId, DeviceSpec, Effect, ExecutorId, Hook, HookMap,
-    Incarnation, Input, KvReport, KvSpec, Machine, Micros, NewRequest, Policies, Refusal, Reply,
-    StepReport, TenantId,
-};
+use pointsman_core::{Answer, Asked, Author, Hook, HookMap, Policies, Refusal, Reply};
 use pointsman_policy::{PolicyHost, start};
 use pointsman_testkit::Flavour;
+use pointsman_testkit::standing::StandingFleet;
 use sha2::{Digest, Sha256};
 
 use crate::clock::clock;
-use crate::fleet::{self, Defaults};
+use crate::fleet::Defaults;
 
 /// The hooks that a round with arrivals and room for them asks. Budget is asked in what order executors with several
 /// sequences serve them.
@@ -72,109 +69,12 @@ impl<P: Policies> Policies for Timed<P> {
     }
 }
 
-/// A machine with a fleet whose rows can be changed.
-struct Bench {
-    machine: Machine,
-    executors: Vec<(ExecutorId, DeviceId)>,
-    tenant: TenantId,
-    now: Micros,
-    step: u64,
-}
-
-impl Bench {
-    fn new(executors: u32) -> Result<Self> {
-        let config = Config {
-            // Room for all changes of one round, or else the feed would start over.
-            change_log_max: 1 << 20,
-            ..Config::default()
-        };
-        let mut machine = Machine::new(config)?;
-        let mut attached = Vec::new();
-        for n in 0..executors {
-            let device = DeviceSpec {
-                name: format!("device{n}"),
-                kv: KvSpec::Remote,
-                tokens_per_step: None,
-            };
-            let device = machine.handle(Micros(0), Input::DeviceAttached(device));
-            let device = device.device()?;
-            let spec = fleet::executor(&format!("executor{n}"), device, 100_000);
-            let executor = machine.handle(Micros(0), Input::ExecutorAttached(spec));
-            attached.push((executor.executor()?, device));
-        }
-        let tenant = machine.intern(Micros(0), "default");
-        let mut bench = Self {
-            machine,
-            executors: attached,
-            tenant,
-            now: Micros(0),
-            step: 0,
-        };
-        bench.change(executors);
-        Ok(bench)
-    }
-
-    /// Changes the load and device rows of the next `n` executors.
-    fn change(&mut self, n: u32) {
-        for _ in 0..n {
-            self.step += 1;
-            let idx = usize::try_from(self.step).unwrap_or(0) % self.executors.len();
-            let (executor, device) = self.executors[idx];
-            let free = 100_000 + u32::try_from(self.step * 37 % 900).unwrap_or(0) * 1000;
-            let report = KvReport {
-                block_bytes: 1 << 20,
-                blocks_total: 1_000_000,
-                blocks_free: free,
-                blocks_cached: 0,
-                blocks_evicted_total: 0,
-            };
-            self.machine
-                .handle(self.now, Input::KvReported(device, report));
-            let report = StepReport {
-                executor,
-                incarnation: Incarnation(0),
-                progress: Vec::new(),
-            };
-            self.machine.handle(self.now, Input::StepFinished(report));
-        }
-    }
-
-    /// Lets `n` requests arrive.
-    fn arrive(&mut self, n: u32) {
-        for _ in 0..n {
-            let mut new = NewRequest::new(self.tenant, 512, 64);
-            new.priority = i32::try_from(self.step % 3).unwrap_or(0);
-            self.machine.handle(self.now, Input::arrival(new));
-        }
-    }
-
-    /// Hashes the placements of the round, ends the requests, and returns their number.
-    fn finish(&mut self, hash: &mut Sha256) -> u32 {
-        let mut started = Vec::new();
-        while let Some(effect) = self.machine.poll_effect() {
-            if let Effect::Start(order) = effect {
-                hash.update(order.sequence.request.0.to_le_bytes());
-                hash.update(order.sequence.executor.0.to_le_bytes());
-                started.push(order);
-            }
-        }
-        for order in &started {
-            let sequence = order.sequence;
-            self.machine
-                .handle(self.now, Input::SequenceFinished(sequence));
-        }
-        while self.machine.poll_effect().is_some() {}
-        while self.machine.poll_fact().is_some() {}
-        u32::try_from(started.len()).unwrap_or(u32::MAX)
-    }
-}
-
 /// Measures one case.
 ///
 /// # Errors
 /// If the policies cannot be started, or a round leaves a request undecided.
 pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Measured> {
-    let mut bench = Bench::new(case.executors)?;
+    let mut fleet = StandingFleet::new(case.executors);
     let time = clock();
     let mut policies = Timed {
         inner: defaults.host(flavour)?,
@@ -186,15 +86,25 @@ pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Meas
     let mut hooks = TIMED.map(|_| Vec::new());
     let warm_up = case.rounds / 10 + 1;
     for round in 0..case.rounds + warm_up {
-        bench.now = bench.now.after(Micros(1000));
-        bench.change(case.changed);
-        bench.arrive(case.arrivals);
+        fleet.pass();
+        fleet.change(case.changed);
+        for _ in 0..case.arrivals {
+            fleet.arrive(fleet.request(512, 64));
+        }
         policies.spent = HookMap::default();
         let start = time();
-        bench.machine.decide(bench.now, &mut policies);
+        fleet.decide(&mut policies);
         let took = time() - start;
-        let placed = bench.finish(&mut hash);
-        anyhow::ensure!(placed == case.arrivals, "{placed} placed of {case:?}");
+        let placed = fleet.finish();
+        for (request, executor) in &placed {
+            hash.update(request.0.to_le_bytes());
+            hash.update(executor.0.to_le_bytes());
+        }
+        let placed = placed.len();
+        anyhow::ensure!(
+            placed == case.arrivals as usize,
+            "{placed} placed of {case:?}"
+        );
         if round >= warm_up {
             rounds.push(took);
             for (all, hook) in hooks.iter_mut().zip(TIMED) {
@@ -252,26 +162,25 @@ pub struct Swapped {
 /// # Errors
 /// If the policies cannot be started.
 pub fn measure_swap(defaults: &Defaults, executors: u32, times: u32) -> Result<Swapped> {
-    let mut bench = Bench::new(executors)?;
+    let mut fleet = StandingFleet::new(executors);
     let time = clock();
     let mut host: PolicyHost = defaults.host(Flavour::Component)?;
     let source = defaults.source("memory-aware", Flavour::Component)?;
-    let mut hash = Sha256::new();
     let mut measured = Swapped::default();
     for _ in 0..times {
-        bench.now = bench.now.after(Micros(1000));
+        fleet.pass();
         let t0 = time();
         let started = start(source.clone())?;
         let t1 = time();
         let old = host.holder(Hook::Routing).context("nobody routes")?;
         let new = host.add(started)?;
-        host.swap(bench.now, old, new)?;
+        host.swap(fleet.now(), old, new)?;
         let t2 = time();
-        bench.arrive(1);
+        fleet.arrive(fleet.request(512, 64));
         let t3 = time();
-        bench.machine.decide(bench.now, &mut host);
+        fleet.decide(&mut host);
         let t4 = time();
-        bench.finish(&mut hash);
+        fleet.finish();
         measured.start.push(t1 - t0);
         measured.swap.push(t2 - t1);
         measured.first_round.push(t4 - t3);

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: the guests, then one benchmark of `tests/benches` in release.
+//! `cargo xtask bench`: the guests, then one benchmark of `tests/benches` in release. One that needs what
+//! nobody else needs is a folder there, a package of its own outside the workspace.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,6 +15,7 @@ use crate::workspace::Workspace;
 
 const PACKAGE: &str = "pointsman-tests";
 const FOLDER: &str = "tests/benches";
+const MANIFEST: &str = "Cargo.toml";
 /// The benchmark that needs other programs.
 const GATEWAY: &str = "gateway";
 
@@ -35,10 +37,15 @@ pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<
         peers::prepare(workspace)?;
     }
     let mut command = process::cargo(&workspace.root);
-    command
-        .args(["bench", "-p", PACKAGE, "--bench", name, "--"])
-        .args(args);
-    process::run(&mut command)
+    let manifest = Path::new(FOLDER).join(name).join(MANIFEST);
+    if workspace.root.join(&manifest).is_file() {
+        command.args(["run", "--release", "--locked", "--manifest-path"]);
+        command.arg(manifest).arg("--target-dir");
+        command.arg(workspace.target.join("benches"));
+    } else {
+        command.args(["bench", "-p", PACKAGE, "--bench", name]);
+    }
+    process::run(command.arg("--").args(args))
 }
 
 /// Refuses an unknown name, before minutes are spent on building.
@@ -62,8 +69,9 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     for entry in entries {
         let path = entry?.path();
         let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let is_file = path.extension().is_some_and(|extension| extension == "rs");
         if let Some(stem) = stem
-            && path.extension().is_some_and(|extension| extension == "rs")
+            && (is_file || path.join(MANIFEST).is_file())
         {
             names.push(stem.to_owned());
         }
@@ -85,6 +93,19 @@ mod tests {
         let error = known("x", &names).unwrap_err().to_string();
         assert!(error.contains("decide, reload"), "{error}");
         assert!(known("x", &[]).is_err());
+    }
+
+    #[test]
+    fn a_file_is_a_benchmark_and_so_is_a_package() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["peers", "results"] {
+            fs::create_dir(path(name)).unwrap();
+        }
+        for name in ["decide.rs", "peers/Cargo.toml", "results/decide.md"] {
+            fs::write(path(name), "").unwrap();
+        }
+        assert_eq!(names(folder.path()).unwrap(), ["decide", "peers"]);
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod run;
 pub mod scale;
 mod scenario;
 mod shuffled;
+pub mod standing;
 
 pub use kit::{Failures, Flavour, Kit, Registry, check_dir, run, scenario_files};
 pub use run::{Ran, RunError, Unmet};
