@@ -57,7 +57,7 @@ pub enum BrokenStreams {
 /// The prompts that a server keeps for later ones that begin alike. It does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PromptCache {
-    /// Those that it was sent last, as far as is known.
+    /// The prompts that it was sent last, as far as is known.
     #[default]
     Assumed,
     /// None.
