@@ -148,8 +148,16 @@ fn summary(config: &Config, report: &ReconcilerReport) -> String {
         text.push_str(&format!("  {what:10} {value}\n"));
     };
     line("listen", &config.listen.to_string());
-    let models: Vec<&str> = config.models.iter().map(|it| &*it.name).collect();
-    line("models", &or_none(&models));
+    let models = config.models.iter().map(|model| match &model.source {
+        ModelSource::Hub(name) if hub::cached(name, &config.hub).is_none() => {
+            format!("{} (fetched when the server starts)", model.name)
+        }
+        ModelSource::Hub(_)
+        | ModelSource::Embedded
+        | ModelSource::Path(_)
+        | ModelSource::Dummy { .. } => model.name.clone(),
+    });
+    line("models", &or_none(&models.collect::<Vec<_>>()));
     let backends: Vec<String> = config
         .backends
         .iter()

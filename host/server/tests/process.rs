@@ -507,6 +507,11 @@ fn a_configuration_is_checked_with_its_policies_and_nobody_is_served() {
         assert!(out.contains(part), "{part} not in\n{out}");
     }
     assert!(!out.contains("to be sorted out"), "{out}");
+    let of_hub = "[[models]]\nname = 'tiny'\nhub = 'org/nowhere-cached'";
+    let (code, out, err) = checked(of_hub, &[]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let line = "  models     tiny (fetched when the server starts)\n";
+    assert!(out.contains(line), "{out}");
 
     let (code, out, _) = checked("", &[("mine.wasm", b"no component")]);
     assert_eq!(code, 1, "{out}");

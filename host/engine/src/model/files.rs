@@ -1,6 +1,7 @@
 //! The files of a model, by name: in a Hugging Face folder, in the binary, or made of a GGUF file or a seed.
 
 use std::borrow::Cow;
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use super::dummy::Dummy;
 use super::gguf::{Gguf, GgufError};
 
+const CONFIG: &str = "config.json";
 /// Files that may be put beside a GGUF file, and count in the place of what its metadata say.
 const BESIDE_GGUF: [&str; 4] = [
     "tokenizer.json",
@@ -47,14 +49,20 @@ pub enum ModelFileError {
 }
 
 impl ModelFiles {
-    /// The model at `path`: a GGUF file, or a folder in Hugging Face's layout, which may not be there.
+    /// The model at `path`: a GGUF file, a folder with one and nothing else of a model, or a folder in Hugging
+    /// Face's layout, which may not be there.
     ///
     /// # Errors
     /// If there is a file that is no GGUF file, or is damaged.
     pub fn at(path: &Path) -> Result<Self, GgufError> {
-        match path.is_file() {
-            true => Ok(Self::Gguf(Arc::new(Gguf::open(path)?))),
-            false => Ok(Self::Folder(path.to_owned())),
+        let only = || match path.join(CONFIG).exists() {
+            true => None,
+            false => only_gguf(path),
+        };
+        let file = path.is_file().then(|| path.to_owned()).or_else(only);
+        match file {
+            Some(file) => Ok(Self::Gguf(Arc::new(Gguf::open(&file)?))),
+            None => Ok(Self::Folder(path.to_owned())),
         }
     }
 
@@ -96,6 +104,17 @@ impl ModelFiles {
             },
         }
     }
+}
+
+/// The GGUF file in a folder, if there is just one.
+fn only_gguf(folder: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
+    let mut files = entries.filter(|path| path.extension().is_some_and(|it| it == "gguf"));
+    let first = files.next()?;
+    files.next().is_none().then_some(first)
 }
 
 fn read(path: PathBuf) -> Result<Option<Cow<'static, [u8]>>, ModelFileError> {

@@ -203,6 +203,24 @@ fn a_tokenizer_that_cannot_be_built_is_named_with_what_to_do() {
 }
 
 #[test]
+fn a_folder_with_one_file_and_no_configuration_is_that_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = || ModelFiles::at(folder.path()).unwrap();
+    assert!(matches!(at(), ModelFiles::Folder(_)), "there is none");
+    let path = demo("smollm").write(folder.path());
+    assert!(matches!(at(), ModelFiles::Gguf(gguf) if gguf.path() == path));
+    let put = |name: &str| fs::copy(&path, folder.path().join(name)).unwrap();
+    put("other.gguf");
+    assert!(matches!(at(), ModelFiles::Folder(_)), "which one?");
+    fs::remove_file(folder.path().join("other.gguf")).unwrap();
+    put("config.json");
+    assert!(
+        matches!(at(), ModelFiles::Folder(_)),
+        "it has a configuration"
+    );
+}
+
+#[test]
 fn files_beside_it_count_in_the_place_of_the_metadata() {
     let folder = tempfile::tempdir().unwrap();
     let put =

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use super::text::{Vocabulary, scores, unknown};
 use super::{GgufError, Metadata};
 
+/// The most bytes of a token that others make.
+const TOKEN_BYTES_MAX: usize = 1024;
 /// The character for a space.
 const SPACE: &str = "▁";
 
@@ -46,7 +48,11 @@ pub(super) fn tokenizer(
 fn merges<'a>(vocabulary: &Vocabulary<'a>, scores: &[f64]) -> Vec<(&'a str, &'a str)> {
     let ids = &vocabulary.ids;
     let mut merges = Vec::new();
-    for (token, id) in ids {
+    // Nothing merges into a longer one: a file could have it look at millions of its parts.
+    let tokens = ids
+        .iter()
+        .filter(|(token, _)| token.len() <= TOKEN_BYTES_MAX);
+    for (token, id) in tokens {
         let score = scores.get(*id).copied().unwrap_or(f64::NEG_INFINITY);
         let places = token.char_indices().skip(1).map(|(place, _)| place);
         for (left, right) in places.map(|place| token.split_at(place)) {
