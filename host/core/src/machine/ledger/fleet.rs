@@ -35,7 +35,11 @@ fn tokens_suffice(slots: u64, tokens_per_step: u32) -> Result<(), AttachError> {
 impl Ledger {
     /// Opens the books of a device, under the id that its name got.
     pub(crate) fn attach_device(&mut self, id: DeviceId, spec: DeviceSpec, out: &mut Outbox) {
-        self.devices.push(Device::new(id, spec));
+        let device = Device::new(id, spec);
+        if device.pool().is_some() {
+            self.unreported.insert(id);
+        }
+        self.devices.push(device);
         self.touch_device(id, out);
         out.fact(Fact::DeviceAttached(id));
     }

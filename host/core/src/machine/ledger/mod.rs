@@ -68,6 +68,9 @@ pub(crate) struct Ledger {
     shared_cache: Held,
     /// Blocks of devices whose books somebody else keeps.
     reported: ReportedBlocks,
+    /// The devices that hold blocks which `reported` has not: those whose books the machine keeps, and
+    /// those with blocks beside their memory.
+    unreported: BTreeSet<DeviceId>,
     executors: Executors,
     /// The KV that requests have in host memory.
     swapped: BTreeMap<RequestId, Swapped>,

@@ -4,7 +4,9 @@
 //! As many holders are named as the configuration's `overlaps-max`.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
+use pointsman_interface::ExecutorId;
 use pointsman_interface::rows::{Cached, Overlap};
 
 use super::super::requests::Request;
@@ -61,18 +63,22 @@ impl Ledger {
     /// least.
     fn overlaps(&self, request: &Request, overlaps_max: u32) -> (Vec<Overlap>, u32) {
         let mut overlaps = Vec::new();
-        let mut holds_nothing = false;
         self.for_each_holder(request, |executor, hits| {
             let overlap = self.overlap(request, executor, hits);
             if tokens_held(&overlap) > 0 {
                 overlaps.push(overlap);
-            } else {
-                holds_nothing = true;
             }
         });
+        if overlaps.len() <= overlaps_max as usize {
+            keep_best(&mut overlaps, overlaps_max as usize);
+            return (overlaps, 0);
+        }
+        let holders: BTreeSet<ExecutorId> = overlaps.iter().map(|it| it.executor).collect();
         let unlisted = keep_best(&mut overlaps, overlaps_max as usize);
-        let floor = unlisted.filter(|_| !holds_nothing);
-        (overlaps, floor.unwrap_or(0))
+        let serving = self.executors.iter();
+        let mut serving = serving.filter(|executor| executor.serves(request.row.model));
+        let all_hold = serving.all(|executor| holders.contains(&executor.id));
+        (overlaps, unlisted.filter(|_| all_hold).unwrap_or(0))
     }
 
     /// The tokens of a request's prompt that `executor` holds, of which its device holds `hits`. What the
@@ -155,8 +161,6 @@ fn rank(it: &Overlap, tier: usize) -> Reverse<(u32, u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_interface::ExecutorId;
-
     use super::*;
 
     /// Keeps the best of holders with these tokens by tier. Returns their numbers, and the floor.

@@ -193,6 +193,13 @@ impl ReportedBlocks {
         leading
     }
 
+    /// The devices that hold a block, of whatever kind.
+    pub(super) fn holding(&self, hash: BlockHash) -> impl Iterator<Item = DeviceId> + '_ {
+        let kinds = self.blocks.values();
+        let found = kinds.filter_map(move |blocks| blocks.get(&hash));
+        found.flat_map(|devices| devices.as_slice().iter().copied())
+    }
+
     /// The number of a prompt's leading blocks that one device holds.
     pub(super) fn leading_on(&self, device: DeviceId, prefix: Prefix<'_>) -> u32 {
         let Some(blocks) = self.blocks.get(&prefix.kind) else {
@@ -206,6 +213,11 @@ impl ReportedBlocks {
 // === impl LeadingBlocks ===
 
 impl LeadingBlocks {
+    /// The devices that hold some.
+    pub(super) fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.0.iter().map(|(device, _)| *device)
+    }
+
     /// The number of leading blocks that a device holds.
     pub(super) fn on(&self, device: DeviceId) -> u32 {
         let found = self.0.binary_search_by_key(&device, |(id, _)| *id);

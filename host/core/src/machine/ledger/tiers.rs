@@ -90,11 +90,14 @@ impl Device {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Looks at what each executor that serves a request holds of its prompt, in attach order of the
-    /// devices.
+    /// Looks at what executors that serve a request hold of its prompt, in attach order of the devices:
+    /// at all that hold some, and at some that do not.
     pub(super) fn for_each_holder(&self, request: &Request, mut look: impl FnMut(&Executor, Hits)) {
-        let mut reported: Option<(Prefix<'_>, LeadingBlocks)> = None;
-        for device in &self.devices {
+        let all = Prefix::in_shared_cache(request);
+        let leading = self.reported.leading(all);
+        let holders = self.possible_holders(request, &leading);
+        let mut reported = Some((all, leading));
+        for device in holders.iter().map(|id| &self[*id]) {
             let mut last: Option<(Prefix<'_>, Hits)> = None;
             let executors = device.executors.iter().map(|id| &self[*id]);
             for executor in executors.filter(|executor| executor.serves(request.row.model)) {
@@ -115,6 +118,27 @@ impl Ledger {
                 look(executor, hits);
             }
         }
+    }
+
+    /// The devices that may hold some of a request's prompt, in attach order, where `leading` is what was
+    /// reported of it. A look at each device of a large fleet takes longer than a decision.
+    fn possible_holders(&self, request: &Request, leading: &LeadingBlocks) -> Vec<DeviceId> {
+        let mut holders: Vec<DeviceId> = self.unreported.iter().copied().collect();
+        match request.row.model {
+            Some(_) => holders.extend(leading.devices()),
+            // An executor of one model reads it with that one.
+            None => {
+                let first = request.prompt_blocks.hashes.first();
+                holders.extend(
+                    first
+                        .into_iter()
+                        .flat_map(|hash| self.reported.holding(*hash)),
+                );
+            }
+        }
+        holders.sort_unstable();
+        holders.dedup();
+        holders
     }
 
     /// The leading blocks of a prompt that a device's memory holds.
@@ -178,11 +202,13 @@ impl Ledger {
             Tier::Host(id) => {
                 if let Some(tiers) = tiers_of(&mut self.devices, id) {
                     tiers.host.note(event, max);
+                    self.unreported.insert(id);
                 }
             }
             Tier::Disk(id) => {
                 if let Some(tiers) = tiers_of(&mut self.devices, id) {
                     tiers.disk.note(event, max);
+                    self.unreported.insert(id);
                 }
             }
             Tier::Shared => self.shared_cache.note(event, max),
