@@ -8,14 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, Processors};
-use pointsman_engine::model::backend::{Backend, Chunk, KvShape, Logits};
 use pointsman_engine::model::dummy::Dummy;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::model::host::HostModel;
 use pointsman_engine::model::weights::Values;
-use pointsman_engine::test_util::{demo_text, models};
+use pointsman_engine::test_util::{self, demo_text, models};
 use pointsman_engine::text::ModelText;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_executor::text::Detokenizer as _;
@@ -31,23 +28,8 @@ fn folder(config: &Value) -> tempfile::TempDir {
     folder
 }
 
-/// Returns the logits after a few tokens.
 fn logits(files: &ModelFiles) -> Vec<f32> {
-    let model = Arc::new(HostModel::load(files).unwrap());
-    let shape = KvShape {
-        tokens_per_block: 8,
-        blocks_total: 1,
-    };
-    let mut backend = CpuBackend::new(model, shape, Processors::of_caller());
-    let chunk = Chunk {
-        tokens: &[3, 1, 4, 1, 5],
-        start: 0,
-        blocks: &[BlockId(0)],
-        logits: Logits::Last,
-    };
-    let mut logits = Vec::new();
-    backend.forward(&[chunk], &mut logits).unwrap();
-    logits
+    test_util::logits(Arc::new(HostModel::load(files).unwrap()))
 }
 
 #[test]

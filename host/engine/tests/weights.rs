@@ -7,17 +7,12 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, Processors};
-use pointsman_engine::model::backend::KvShape;
-use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::model::host::HostModel;
-use pointsman_engine::test_util::models;
+use pointsman_engine::test_util::models::{Tensor, Tensors};
+use pointsman_engine::test_util::{logits, models};
 use safetensors::Dtype;
 use serde_json::{Value, json};
-
-use pointsman_engine::test_util::models::{Tensor, Tensors};
 
 const FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -49,20 +44,7 @@ fn single(weights: Vec<u8>) -> ModelFiles {
 
 /// Returns the bits of the logits after a few tokens.
 fn answer(files: &ModelFiles) -> Vec<u32> {
-    let model = Arc::new(HostModel::load(files).unwrap());
-    let shape = KvShape {
-        tokens_per_block: 8,
-        blocks_total: 1,
-    };
-    let mut backend = CpuBackend::new(model, shape, Processors::of_caller());
-    let chunk = Chunk {
-        tokens: &[3, 1, 4, 1, 5],
-        start: 0,
-        blocks: &[BlockId(0)],
-        logits: Logits::Last,
-    };
-    let mut logits = Vec::new();
-    backend.forward(&[chunk], &mut logits).unwrap();
+    let logits = logits(Arc::new(HostModel::load(files).unwrap()));
     logits.iter().map(|logit| logit.to_bits()).collect()
 }
 

@@ -4,13 +4,13 @@ mod common;
 
 use common::{
     END, SECOND, World, add_device, add_executor, arrive, assert_nothing_held, blocks, blocks_idle,
-    blocks_of, executor_with, is_queued, is_running, request, single, starts, steps, with_hashes,
-    world, world_with,
+    blocks_of, device_elsewhere, executor_with, is_queued, is_running, request, single, starts,
+    steps, with_hashes, world, world_with,
 };
 use pointsman_core::rows::{ExecutorKind, Health, Overlap};
 use pointsman_core::{
-    Availability, BlockHash, BlockId, Config, DeviceId, DeviceSpec, Effect, ExecutorId,
-    ExecutorUpdate, Input, KvReport, KvSpec, Micros, Outcome, PrefixEvent, RequestId, Tier,
+    Availability, BlockHash, BlockId, Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Input,
+    KvReport, KvSpec, Micros, Outcome, PrefixEvent, RequestId, Tier,
 };
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -228,12 +228,7 @@ fn a_policy_is_told_what_engines_and_caches_report_to_hold_beside_the_pool() {
 #[test]
 fn a_server_that_tells_nothing_is_assumed_to_have_what_it_was_sent_last() {
     let mut world = world();
-    let spec = DeviceSpec {
-        name: "elsewhere".to_owned(),
-        kv: KvSpec::Assumed,
-        tokens_per_step: None,
-    };
-    let device = world.attach_device(spec).unwrap();
+    let device = device_elsewhere(&mut world, KvSpec::Assumed);
     let server = executor_with(&mut world, device, |spec, _| {
         spec.kind = ExecutorKind::Remote;
         spec.preempts = false;

@@ -5,15 +5,15 @@ mod common;
 
 use common::{
     END, World, add_device, add_executor, arrive, assert_nothing_held, background, cancel,
-    device_with, executor_with, facts, is_queued, is_running, placed, placements, refusals,
-    request, seconds, sequence_of, single, steps, world, world_with,
+    device_elsewhere, device_with, executor_with, facts, is_queued, is_running, placed, placements,
+    refusals, request, seconds, sequence_of, single, steps, world, world_with,
 };
 use pointsman_core::rows::{Change, ExecutorKind, Health, SequenceState};
 use pointsman_core::{
-    Config, DeviceSpec, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, Feed,
-    Incarnation, Input, KvReport, KvSpec, Micros, Needs, NewRequest, Outcome, Progress,
-    PromptCount, RefusalCause, RefusedWhy, RequestId, RequeuedWhy, RetryClass, RowKind, RowKinds,
-    SequenceRef, StepReport, admission,
+    Config, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, Feed, Incarnation,
+    Input, KvReport, KvSpec, Micros, Needs, NewRequest, Outcome, Progress, PromptCount,
+    RefusalCause, RefusedWhy, RequestId, RequeuedWhy, RetryClass, RowKind, RowKinds, SequenceRef,
+    StepReport, admission,
 };
 
 /// The places where a request can be when its end comes.
@@ -190,12 +190,7 @@ fn a_request_that_can_never_fit_is_refused_at_arrival_with_the_numbers() {
 fn a_prompt_larger_than_all_that_a_server_elsewhere_reports_is_refused_and_one_that_waits_when_it_is_told()
  {
     let mut world = world();
-    let spec = DeviceSpec {
-        name: "elsewhere".to_owned(),
-        kv: KvSpec::Remote,
-        tokens_per_step: None,
-    };
-    let device = world.attach_device(spec).unwrap();
+    let device = device_elsewhere(&mut world, KvSpec::Remote);
     let executor = executor_with(&mut world, device, |spec, _| {
         spec.kind = ExecutorKind::Remote;
         spec.preempts = false;
@@ -236,12 +231,7 @@ fn a_prompt_larger_than_all_that_a_server_elsewhere_reports_is_refused_and_one_t
 #[test]
 fn a_server_elsewhere_has_fewer_blocks_by_what_was_placed_there_since_its_report() {
     let mut world = world();
-    let spec = DeviceSpec {
-        name: "elsewhere".to_owned(),
-        kv: KvSpec::Remote,
-        tokens_per_step: None,
-    };
-    let device = world.attach_device(spec).unwrap();
+    let device = device_elsewhere(&mut world, KvSpec::Remote);
     executor_with(&mut world, device, |spec, _| {
         spec.kind = ExecutorKind::Remote;
         spec.preempts = false;

@@ -347,12 +347,7 @@ impl<'a> Metadata<'a> {
         value: String,
         supported: &'static str,
     ) -> Result<T, GgufError> {
-        Err(GgufError::Unsupported {
-            file: self.file.to_owned(),
-            field: field.to_owned(),
-            value,
-            supported,
-        })
+        GgufError::unsupported(self.file, (field, value), supported)
     }
 }
 

@@ -17,8 +17,10 @@ pub mod texts;
 
 use std::sync::{Arc, OnceLock};
 
-use crate::model::backend::{Backend, Chunk, Logits};
+use crate::cpu::{CpuBackend, Processors};
+use crate::model::backend::{Backend, Chunk, KvShape, Logits};
 use crate::model::files::ModelFiles;
+use crate::model::host::HostModel;
 use crate::sample::{Sampler, Tokens};
 use crate::text::ModelText;
 use pointsman_core::BlockId;
@@ -33,6 +35,24 @@ pub fn demo_text() -> Arc<ModelText> {
     static TEXT: OnceLock<Arc<ModelText>> = OnceLock::new();
     let load = || Arc::new(ModelText::load(&demo_model()).unwrap());
     Arc::clone(TEXT.get_or_init(load))
+}
+
+/// Returns the logits of a model after a few tokens.
+pub fn logits(model: Arc<HostModel>) -> Vec<f32> {
+    let shape = KvShape {
+        tokens_per_block: 8,
+        blocks_total: 1,
+    };
+    let mut backend = CpuBackend::new(model, shape, Processors::of_caller());
+    let chunk = Chunk {
+        tokens: &[3, 1, 4, 1, 5],
+        start: 0,
+        blocks: &[BlockId(0)],
+        logits: Logits::Last,
+    };
+    let mut logits = Vec::new();
+    backend.forward(&[chunk], &mut logits).unwrap();
+    logits
 }
 
 /// Returns the answer to `job`, in the first blocks of `backend`'s pool.

@@ -13,12 +13,10 @@ use std::fs;
 use std::sync::Arc;
 
 use half::bf16;
-use pointsman_core::BlockId;
-use pointsman_engine::cpu::{CpuBackend, Processors};
-use pointsman_engine::model::backend::{Backend, Chunk, KvShape, Logits};
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::model::gguf::Gguf;
 use pointsman_engine::model::host::HostModel;
+use pointsman_engine::test_util;
 use pointsman_engine::test_util::gguf::{GgufFile, Kind, Meta};
 use pointsman_engine::test_util::models::{self, Tensor, Tensors};
 use safetensors::Dtype;
@@ -90,25 +88,7 @@ fn refusal(file: &GgufFile) -> String {
 }
 
 fn logits(model: HostModel) -> Vec<f32> {
-    logits_of(Arc::new(model))
-}
-
-/// Returns the logits after a few tokens.
-fn logits_of(model: Arc<HostModel>) -> Vec<f32> {
-    let shape = KvShape {
-        tokens_per_block: 8,
-        blocks_total: 1,
-    };
-    let mut backend = CpuBackend::new(model, shape, Processors::of_caller());
-    let chunk = Chunk {
-        tokens: &[3, 1, 4, 1, 5],
-        start: 0,
-        blocks: &[BlockId(0)],
-        logits: Logits::Last,
-    };
-    let mut logits = Vec::new();
-    backend.forward(&[chunk], &mut logits).unwrap();
-    logits
+    test_util::logits(Arc::new(model))
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -124,7 +104,7 @@ fn both(config: &Value, kind: Kind) -> (Vec<f32>, Vec<f32>, Tensors) {
     } else {
         Dtype::F32
     };
-    let expected = logits_of(models::load(config, &kept, dtype));
+    let expected = test_util::logits(models::load(config, &kept, dtype));
     (found, expected, kept)
 }
 
@@ -146,7 +126,7 @@ fn a_file_is_the_same_model_as_the_folder_it_was_made_of() {
         }
         let (file, kept) = GgufFile::of_model(&config, &models::tensors(&config, 3), Kind::Bf16);
         let found = logits(open(&file.bytes()).unwrap());
-        let expected = logits_of(models::load(&config, &kept, Dtype::BF16));
+        let expected = test_util::logits(models::load(&config, &kept, Dtype::BF16));
         assert_eq!(bits(&found), bits(&expected), "{config}");
     }
 }
@@ -168,11 +148,11 @@ fn quantised_weights_are_those_that_the_quantiser_kept_rounded_to_bf16() {
         for kind in [Kind::Q8_0, Kind::Q4K] {
             let (found, unrounded, kept) = both(&config, kind);
             // Norms and biases are f32 in the file.
-            let same = logits_of(models::load(&config, &rounded(&kept), Dtype::F32));
+            let same = test_util::logits(models::load(&config, &rounded(&kept), Dtype::F32));
             assert_eq!(bits(&found), bits(&same), "{kind:?} {config}");
             let far = distance(&found, &unrounded);
             assert!(far < 0.02, "{kind:?}: {far} of the spread of {config}");
-            let original = logits_of(models::load(&config, &tensors(&config), Dtype::F32));
+            let original = test_util::logits(models::load(&config, &tensors(&config), Dtype::F32));
             assert!(
                 far < distance(&found, &original),
                 "{kind:?} has lost something"

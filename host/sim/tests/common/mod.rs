@@ -120,6 +120,16 @@ pub fn add_executor<P: Policies>(
 }
 
 /// An executor with one slot, and what `change` makes of it and of its engine.
+/// Attaches the device of a server elsewhere.
+pub fn device_elsewhere<P: Policies>(world: &mut AnyWorld<P>, kv: KvSpec) -> DeviceId {
+    let spec = DeviceSpec {
+        name: new_name(world),
+        kv,
+        tokens_per_step: None,
+    };
+    world.attach_device(spec).unwrap()
+}
+
 pub fn executor_with<P: Policies>(
     world: &mut AnyWorld<P>,
     device: DeviceId,

@@ -82,3 +82,19 @@ pub enum GgufError {
         expected: Vec<usize>,
     },
 }
+
+impl GgufError {
+    /// The error that the value of a field is not built, of which `supported` says what is.
+    pub(super) fn unsupported<T>(
+        file: &str,
+        (field, value): (&str, String),
+        supported: &'static str,
+    ) -> Result<T, Self> {
+        Err(Self::Unsupported {
+            file: file.to_owned(),
+            field: field.to_owned(),
+            value,
+            supported,
+        })
+    }
+}

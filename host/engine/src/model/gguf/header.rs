@@ -356,11 +356,6 @@ impl<R: BufRead> Reader<'_, R> {
         value: String,
         supported: &'static str,
     ) -> Result<T, GgufError> {
-        Err(GgufError::Unsupported {
-            file: self.file.to_owned(),
-            field: field.to_owned(),
-            value,
-            supported,
-        })
+        GgufError::unsupported(self.file, (field, value), supported)
     }
 }
