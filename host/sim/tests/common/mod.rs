@@ -127,7 +127,7 @@ pub fn device_elsewhere<P: Policies>(world: &mut AnyWorld<P>, kv: KvSpec) -> Dev
         kv,
         tokens_per_step: None,
     };
-    world.attach_device(spec).unwrap()
+    world.attach_device(spec).expect("its name is new")
 }
 
 pub fn executor_with<P: Policies>(
