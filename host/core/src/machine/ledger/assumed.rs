@@ -73,10 +73,9 @@ impl AssumedBlocks {
             .collect()
     }
 
-    /// Forgets all blocks.
-    pub(super) fn clear(&mut self) {
-        self.turns.clear();
-        self.order.clear();
+    /// Forgets all blocks. Returns what that changes.
+    pub(super) fn clear(&mut self) -> Vec<PrefixEvent> {
+        self.forget_beyond(0)
     }
 }
 
@@ -140,7 +139,7 @@ mod tests {
         assert_eq!(blocks.use_prompt(prompt(&HASHES), 2), [stored(&[2, 1])]);
         assert_eq!(blocks.use_prompt(prompt(&HASHES), 0), [removed(&[2, 1])]);
         assert_eq!(blocks.use_prompt(prompt(&HASHES), 2), [stored(&[2, 1])]);
-        blocks.clear();
+        assert_eq!(blocks.clear(), [removed(&[2, 1])]);
         assert_eq!(blocks.use_prompt(prompt(&HASHES), 2), [stored(&[2, 1])]);
     }
 }
