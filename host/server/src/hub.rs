@@ -35,7 +35,7 @@ pub use error::HubError;
 
 use crate::config::{HubSettings, Reach};
 use cache::{Cache, Snapshot};
-use choice::{Choice, INDEX};
+use choice::{INDEX, ModelParts};
 use client::HubClient;
 use progress::Progress;
 
@@ -106,10 +106,10 @@ async fn fetch(model: &HubModel, hub: &HubSettings) -> Result<PathBuf, HubError>
 }
 
 /// The folder or the file that is served.
-fn place(snapshot: &Snapshot, choice: &Choice) -> PathBuf {
+fn place(snapshot: &Snapshot, choice: &ModelParts) -> PathBuf {
     match choice {
-        Choice::Gguf(file) => snapshot.path(file),
-        Choice::Single { .. } | Choice::Shards { .. } => snapshot.folder().to_owned(),
+        ModelParts::Gguf(file) => snapshot.path(file),
+        ModelParts::Single { .. } | ModelParts::Shards { .. } => snapshot.folder().to_owned(),
     }
 }
 
@@ -122,11 +122,11 @@ struct Fetching<'a> {
 
 impl Fetching<'_> {
     /// Fetches the small files first: a model that cannot be served is refused before its weights.
-    async fn all(&self, choice: &Choice, listed: &BTreeSet<String>) -> Result<(), HubError> {
+    async fn all(&self, choice: &ModelParts, listed: &BTreeSet<String>) -> Result<(), HubError> {
         for name in choice.small() {
             self.one(name).await?;
         }
-        if !matches!(choice, Choice::Gguf(_)) {
+        if !matches!(choice, ModelParts::Gguf(_)) {
             let files = ModelFiles::Folder(self.snapshot.folder().to_owned());
             LlamaConfig::load(&files).map_err(|source| HubError::NotServed {
                 model: self.client.model().to_string(),

@@ -22,7 +22,7 @@ const SMALL: [&str; 4] = [
 
 /// The files to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum ModelParts {
     /// A folder with one file of weights.
     Single { small: Vec<String> },
     /// A folder with an index of weights.
@@ -36,7 +36,7 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-impl Choice {
+impl ModelParts {
     /// The files that are fetched first.
     pub(super) fn small(&self) -> &[String] {
         match self {
@@ -67,7 +67,7 @@ impl Choice {
 }
 
 /// Chooses among all files of a model.
-pub(super) fn of_files(files: &BTreeSet<String>, model: &HubModel) -> Result<Choice, HubError> {
+pub(super) fn of_files(files: &BTreeSet<String>, model: &HubModel) -> Result<ModelParts, HubError> {
     let has = |name: &str| files.contains(name);
     let is_folder = model.file.is_none() && has(CONFIG) && (has(WEIGHTS) || has(INDEX));
     if !is_folder {
@@ -76,14 +76,14 @@ pub(super) fn of_files(files: &BTreeSet<String>, model: &HubModel) -> Result<Cho
     let small = [CONFIG].into_iter().chain(SMALL).filter(|name| has(name));
     let mut small: Vec<String> = small.map(str::to_owned).collect();
     if has(WEIGHTS) {
-        return Ok(Choice::Single { small });
+        return Ok(ModelParts::Single { small });
     }
     small.push(INDEX.to_owned());
-    Ok(Choice::Shards { small })
+    Ok(ModelParts::Shards { small })
 }
 
 /// The only GGUF file, or the only one of which a part of the name was given.
-fn gguf(files: &BTreeSet<String>, model: &HubModel) -> Result<Choice, HubError> {
+fn gguf(files: &BTreeSet<String>, model: &HubModel) -> Result<ModelParts, HubError> {
     let base = |name: &str| name.rsplit('/').next().unwrap_or(name).to_lowercase();
     // Beside the language model there may be one for images.
     let is_model = |name: &&String| {
@@ -96,7 +96,7 @@ fn gguf(files: &BTreeSet<String>, model: &HubModel) -> Result<Choice, HubError> 
     let fitting: Vec<&&String> = fitting.collect();
     let exact = fitting.iter().find(|name| base(name) == part);
     match (exact, fitting.as_slice()) {
-        (Some(file), _) | (None, [file]) => Ok(Choice::Gguf((**file).to_string())),
+        (Some(file), _) | (None, [file]) => Ok(ModelParts::Gguf((**file).to_string())),
         (None, _) if all.is_empty() => Err(HubError::NoWeights {
             model: model.to_string(),
         }),
@@ -116,7 +116,7 @@ fn gguf(files: &BTreeSet<String>, model: &HubModel) -> Result<Choice, HubError> 
 mod tests {
     use super::*;
 
-    fn chosen(model: &str, files: &[&str]) -> Result<Choice, String> {
+    fn chosen(model: &str, files: &[&str]) -> Result<ModelParts, String> {
         let files = files.iter().map(|name| (*name).to_owned()).collect();
         of_files(&files, &model.parse().unwrap()).map_err(|error| error.to_string())
     }
@@ -132,10 +132,10 @@ mod tests {
             "pytorch_model.bin",
         ];
         let small = vec![CONFIG.to_owned(), "tokenizer.json".to_owned()];
-        assert_eq!(chosen("a/b", &files), Ok(Choice::Single { small }));
+        assert_eq!(chosen("a/b", &files), Ok(ModelParts::Single { small }));
         assert_eq!(
             chosen("a/b:q8_0", &files),
-            Ok(Choice::Gguf("x-Q8_0.gguf".to_owned()))
+            Ok(ModelParts::Gguf("x-Q8_0.gguf".to_owned()))
         );
     }
 
@@ -156,7 +156,7 @@ mod tests {
             "mmproj-f16.gguf",
             "../Q4_K_M.gguf",
         ];
-        let gguf = |name: &str| Ok(Choice::Gguf(name.to_owned()));
+        let gguf = |name: &str| Ok(ModelParts::Gguf(name.to_owned()));
         assert_eq!(chosen("a/b:Q4_K_M", &files), gguf("m-Q4_K_M.gguf"));
         assert_eq!(chosen("a/b:m-q4_k_s.gguf", &files), gguf("m-Q4_K_S.gguf"));
         assert_eq!(chosen("a/b", &["sub/x.gguf"]), gguf("sub/x.gguf"));

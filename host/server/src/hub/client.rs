@@ -55,7 +55,7 @@ pub(super) struct Listing {
 
 /// A file, as the hub describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct About {
+pub(super) struct FileHeaders {
     /// The name of its content: the SHA-256 of a large file, and of a small one what git calls it.
     pub(super) tag: String,
     pub(super) bytes: u64,
@@ -122,7 +122,7 @@ impl HubClient {
     }
 
     /// A file of a commit.
-    pub(super) async fn about(&self, commit: &str, name: &str) -> Result<About, HubError> {
+    pub(super) async fn about(&self, commit: &str, name: &str) -> Result<FileHeaders, HubError> {
         let path = self.path(commit, name);
         let mut at = format!("{}{path}", self.endpoint);
         for _ in 0..REDIRECTS_MAX {
@@ -147,7 +147,7 @@ impl HubClient {
     /// Fetches what is missing of a file, and checks all of it.
     pub(super) async fn fetch(
         &self,
-        (commit, name, about): (&str, &str, &About),
+        (commit, name, about): (&str, &str, &FileHeaders),
         part: &mut Part,
         mut progress: Progress,
     ) -> Result<(), HubError> {
@@ -177,7 +177,7 @@ impl HubClient {
     /// Fetches what is missing of a file, in as many attempts as bring something.
     async fn complete(
         &self,
-        (name, path, about): (&str, &str, &About),
+        (name, path, about): (&str, &str, &FileHeaders),
         part: &mut Part,
         progress: &mut Progress,
     ) -> Result<(), HubError> {
@@ -209,7 +209,7 @@ impl HubClient {
     async fn attempt(
         &self,
         path: &str,
-        about: &About,
+        about: &FileHeaders,
         (part, progress): (&mut Part, &mut Progress),
     ) -> Result<Attempt, HubError> {
         if part.bytes() > about.bytes {
@@ -385,14 +385,14 @@ pub(super) fn is_commit(text: &str) -> bool {
 }
 
 /// The description of a file in the headers about it.
-fn about(headers: &HeaderMap) -> Option<About> {
+fn about(headers: &HeaderMap) -> Option<FileHeaders> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok();
     let tag = text(LINKED_TAG).or_else(|| text(header::ETAG))?;
     let tag = tag.trim_start_matches("W/").trim_matches('"');
     let is_known = |char: char| char.is_ascii_alphanumeric() || "-_".contains(char);
     let is_name = (1..=TAG_CHARS_MAX).contains(&tag.len()) && tag.chars().all(is_known);
     let bytes = text(LINKED_SIZE).or_else(|| text(header::CONTENT_LENGTH))?;
-    Some(About {
+    Some(FileHeaders {
         tag: is_name.then(|| tag.to_owned())?,
         bytes: bytes.parse().ok()?,
     })

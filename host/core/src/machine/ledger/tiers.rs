@@ -169,11 +169,11 @@ impl Ledger {
     pub(crate) fn assume_cached(&mut self, request: &Request, executor: ExecutorId, max: u32) {
         let executor = &self[executor];
         let (id, per_block) = (executor.spec.device, executor.spec.tokens_per_block);
-        let prefix = Prefix::of(request, executor);
-        let device = &mut self.devices[id.0 as usize];
-        if device.spec.kv != KvSpec::Assumed || prefix.hashes.is_empty() {
+        if self[id].spec.kv != KvSpec::Assumed || request.prompt_blocks.hashes.is_empty() {
             return;
         }
+        let prefix = Prefix::of(request, executor);
+        let device = &mut self.devices[id.0 as usize];
         let told = device.blocks_total().zip(per_block);
         let tokens = told.map(|(blocks, tokens)| u64::from(blocks) * u64::from(tokens));
         let blocks =
