@@ -226,6 +226,8 @@ async fn an_executor_is_drained_for_a_model_that_has_no_place() -> Result<()> {
             ..executor(name, &["demo", "second"])
         };
         config.executors = vec![with("wide", 3), with("narrow", 2)];
+        // However long the demo model took to start, it has to make way at once.
+        set(config, "memory-aware", &json!({"model-tenure": 0}));
         config.core.wait(HOUR);
     })
     .await?;
