@@ -3,6 +3,7 @@
 //! ```text
 //! credit = device credit x device + 0.75 host + 0.25 disk
 //!        + shared credit x what a shared cache holds beyond the device
+//!          of a session: the device credit is at most the session credit
 //! load   = prefill scale x pending prefill + decode blocks + active cost x requests placed there
 //! cost   = load, with the prompt less the credit prefilled too, and a part of that (the stall cost)
 //!          once more for each request placed there, which gets no token meanwhile
@@ -95,20 +96,25 @@ impl Credit {
             None => (case.cached.floor_tokens, 0, 0),
         };
         let shared = case.cached.shared_tokens.saturating_sub(device);
-        let tiers = [
-            (device, settings.device_credit),
-            (host, settings.host_credit),
-            (disk, settings.disk_credit),
-            (shared, settings.shared_credit),
-        ];
-        // Tokens are below 2^32 and weights below 2^20: the sums fit.
-        let weighted = |weight: fn(u32) -> u32| -> u64 {
-            let worth = |(tokens, each)| u64::from(tokens) * u64::from(weight(each));
-            tiers.into_iter().map(worth).sum()
+        // Its next turns go where it is, so that a block saves one prefill at most. Its load stays for as
+        // long as it does.
+        let on_device = match case.request.session {
+            Some(_) => settings.device_credit.min(settings.session_credit),
+            None => settings.device_credit,
         };
+        // Tokens are below 2^32 and weights below 2^20: the sums fit.
+        let worth = |tokens, each| u64::from(tokens) * u64::from(each);
+        let beside = |weight: fn(u32) -> u32| -> u64 {
+            worth(host, weight(settings.host_credit))
+                + worth(disk, weight(settings.disk_credit))
+                + worth(shared, weight(settings.shared_credit))
+        };
+        let spared =
+            worth(device, settings.device_credit.min(1000)) + beside(|each| each.min(1000));
         Self {
-            permille: weighted(|each| each) / tokens_per_block(settings, executor),
-            tokens: (weighted(|each| each.min(1000)) + 500) / 1000,
+            permille: (worth(device, on_device) + beside(|each| each))
+                / tokens_per_block(settings, executor),
+            tokens: (spared + 500) / 1000,
         }
     }
 }

@@ -32,6 +32,8 @@ pub struct Settings {
     pub model_tenure: u32,
     /// Worth of a block held on the device, in permille of a block.
     pub device_credit: u32,
+    /// Worth of a block held on the device for a request of a session, at most; in permille of a block.
+    pub session_credit: u32,
     /// Worth of a block held in host memory, in permille of a block.
     pub host_credit: u32,
     /// Worth of a block held on disk or outside the executor, in permille of a block.
@@ -110,6 +112,7 @@ impl Default for Settings {
             cold_models_max: 8,
             model_tenure: 4,
             device_credit: 1700,
+            session_credit: 700,
             host_credit: 750,
             disk_credit: 250,
             shared_credit: 0,
@@ -125,8 +128,9 @@ impl Default for Settings {
 
 /// Settings that a request may override: the worth of what is cached of its prompt. The order of executors
 /// is the same for all requests.
-const OVERRIDABLE: [Overridable<Settings>; 5] = [
+const OVERRIDABLE: [Overridable<Settings>; 6] = [
     ("device-credit", |own| &mut own.device_credit),
+    ("session-credit", |own| &mut own.session_credit),
     ("host-credit", |own| &mut own.host_credit),
     ("disk-credit", |own| &mut own.disk_credit),
     ("shared-credit", |own| &mut own.shared_credit),
@@ -210,7 +214,7 @@ impl Settings {
         all
     }
 
-    fn described_weights(self) -> [Setting; 8] {
+    fn described_weights(self) -> [Setting; 9] {
         [
             Setting::number(
                 "tokens-per-block",
@@ -223,6 +227,12 @@ impl Settings {
                 0..=WEIGHT_MAX,
                 self.device_credit,
                 "Worth of a block held on the device, in permille of a block.",
+            ),
+            Setting::number(
+                "session-credit",
+                0..=WEIGHT_MAX,
+                self.session_credit,
+                "Most that a block held on the device is worth to a request of a session, in permille of a block.",
             ),
             Setting::number(
                 "host-credit",

@@ -171,6 +171,35 @@ fn credit_beyond_the_tokens_held_is_not_taken_for_prefill_that_was_spared() {
     assert_eq!(left, 100 - 32);
 }
 
+#[test]
+fn to_a_session_what_is_held_on_the_device_is_worth_its_prefill_at_most() {
+    let (mirror, held) = (Mirror::default(), asked(vec![overlap(0, 40, 16, 0)]));
+    let (info, load) = (executor(0), load(0));
+    let executor = Executor {
+        position: 0,
+        info: &info,
+        load: &load,
+        residencies: Residencies::new(&[]),
+    };
+    let credit = |session, settings: Settings| {
+        let request = Request {
+            session,
+            ..for_model(1, 0)
+        };
+        let case = Case::new((&mirror).into(), &request, 100).with_cached(&held);
+        let Credit { permille, tokens } = Credit::of(&settings, &case, &executor);
+        (permille, tokens)
+    };
+    // 2.5 blocks on the device, and 0.75 in host memory.
+    let own = |device_credit| Settings {
+        device_credit,
+        ..Settings::default()
+    };
+    assert_eq!(credit(None, own(1700)), (4_250 + 750, 52));
+    assert_eq!(credit(Some(1), own(1700)), (1_750 + 750, 52));
+    assert_eq!(credit(Some(1), own(500)), (1_250 + 750, 32));
+}
+
 fn blocks(id: u32, blocks_used: u64) -> ExecutorLoad {
     ExecutorLoad {
         blocks_used,
