@@ -3,17 +3,26 @@
 
 use std::net::SocketAddr;
 
-use pointsman_lifecycle::report::ReconcilerReport;
+use pointsman_lifecycle::report::{PolicyReport, ReconcilerReport};
 use pointsman_notation::nearest;
+use serde_json::Value;
 
 use crate::config::Config;
 use crate::embedded;
+
+/// A setting that means the same in several policies, and these.
+const SHARED: (&str, [&str; 2]) = ("affinity-bonus", ["aging", "memory-aware"]);
 
 /// The advice about a configuration with these policies, a sentence each.
 pub(crate) fn advice(config: &Config, report: &ReconcilerReport) -> Vec<String> {
     let settings = config.policies.settings.iter();
     let settings = settings.filter_map(|(name, _)| unknown_settings(name, report));
-    open_doors(config).into_iter().chain(settings).collect()
+    let apart = drifted_apart(report);
+    open_doors(config)
+        .into_iter()
+        .chain(settings)
+        .chain(apart)
+        .collect()
 }
 
 /// Addresses that others reach and that ask nobody for a key.
@@ -57,6 +66,30 @@ fn unknown_settings(name: &str, report: &ReconcilerReport) -> Option<String> {
     Some(format!(
         "[policies.settings.{name}] is about no policy that is there; {meant} They wait for a file {name}.wasm"
     ))
+}
+
+/// The advice about a setting that policies in force have to agree on; absent: they do.
+fn drifted_apart(report: &ReconcilerReport) -> Option<String> {
+    let (key, names) = SHARED;
+    let given = names.map(|name| {
+        let in_force = |policy: &&PolicyReport| policy.name == name && !policy.held.is_empty();
+        let policy = report.policies.iter().find(in_force)?;
+        Some(policy.settings.get(key))
+    });
+    let [Some(one), Some(other)] = given else {
+        return None;
+    };
+    let said = |value: Option<&Value>| value.map_or("not set".to_owned(), Value::to_string);
+    (one != other).then(|| {
+        format!(
+            "{key} is {} for {} and {} for {}, and means the same in both: write it once, in [policies.settings.\"{}\"]",
+            said(one),
+            names[0],
+            said(other),
+            names[1],
+            names.join(", "),
+        )
+    })
 }
 
 #[cfg(test)]

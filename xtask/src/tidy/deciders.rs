@@ -1,7 +1,7 @@
 //! The table of `policies/README.md` that says who makes each decision, against the decisions there
-//! are: the functions of the hooks, the bounds in `[core]`, and the facts that have an author.
+//! are: the functions of the hooks, the keys of `[core]`, `[http]` and `[hints]`, and the facts that have an author.
 //!
-//! A function is named `hook.function`, a bound `core.key`, and a fact as in the code.
+//! A function is named `hook.function`, a key `table.key`, and a fact as in the code.
 
 use std::collections::BTreeSet;
 
@@ -14,6 +14,9 @@ const HOOKS: &str = "wit/hooks.wit";
 const SETTINGS: &str = "examples/pointsman.toml";
 const FACTS: &str = "host/core/src/fact.rs";
 
+/// Tables of the configuration in which every key decides something.
+const TABLES: [&str; 3] = ["core", "http", "hints"];
+
 /// Interfaces of the contract that decide nothing.
 const UNDECIDING: [&str; 2] = ["lifecycle", "log"];
 
@@ -22,7 +25,12 @@ pub(super) fn check(document: &str, files: &[File]) -> Vec<Problem> {
     let text = |path: &str| files.iter().find(|file| file.path == path)?.text();
     let known: BTreeSet<String> = [
         text(HOOKS).map(functions),
-        text(SETTINGS).map(bounds),
+        text(SETTINGS).map(|settings| {
+            TABLES
+                .iter()
+                .flat_map(|table| keys(settings, table))
+                .collect()
+        }),
         text(FACTS).map(authored),
     ]
     .into_iter()
@@ -75,17 +83,15 @@ fn functions(wit: &str) -> Vec<String> {
     found
 }
 
-/// The keys of the table `[core]` of the configuration.
-fn bounds(settings: &str) -> Vec<String> {
-    let table = settings
-        .lines()
-        .skip_while(|line| *line != "[core]")
-        .skip(1);
-    let keys = table
-        .take_while(|line| !line.starts_with('['))
+/// The keys of a table of the configuration.
+fn keys(settings: &str, table: &str) -> Vec<String> {
+    let heading = format!("[{table}]");
+    let lines = settings.lines().skip_while(|line| *line != heading).skip(1);
+    let keys = lines
+        .take_while(|line| !line.starts_with('[') && !line.starts_with("#["))
         .filter_map(|line| line.strip_prefix('#')?.split_once(" = "))
         .filter(|(key, _)| !key.starts_with(' '));
-    keys.map(|(key, _)| format!("core.{key}")).collect()
+    keys.map(|(key, _)| format!("{table}.{key}")).collect()
 }
 
 /// The variants of the enum `Fact` that say who decided.
@@ -111,14 +117,12 @@ mod tests {
     use super::*;
     use crate::tidy::testing::{file, texts};
 
-    const ROWS: &str =
-        "| a | policy: `admission.admit`, `budget.allot` | `core.queue-max` | `Held`, `Placed` |";
+    const ROWS: &str = "| a | policy: `admission.admit`, `budget.allot` | `core.queue-max`, `http.body-max` | `Held`, `Placed` |";
 
     fn said(rows: &str) -> Vec<String> {
         let wit = "interface lifecycle {\n    describe: func() -> d;\n}\ninterface admission {\n    \
                    admit: func(at: moment) -> list<v>;\n}\ninterface budget {\n    allot: func(\n}\n";
-        let toml =
-            "[http]\n#body-max = 1\n[core]\n# So many = 3.\n#queue-max = 4\n\n[log]\n#x = 1\n";
+        let toml = "[cpu]\n#threads = 1\n[http]\n#body-max = 1\n[core]\n# So many = 3.\n#queue-max = 4\n\n[log]\n#x = 1\n";
         let facts = "pub enum Fact {\n    Arrived(Id),\n    /// By a Decided.\n    Held(Id, Decided),\n    \
                      Placed {\n        by: Decided,\n    },\n}\n";
         let files = [file(HOOKS, wit), file(SETTINGS, toml), file(FACTS, facts)];
@@ -137,6 +141,7 @@ mod tests {
             "admission.admit",
             "budget.allot",
             "core.queue-max",
+            "http.body-max",
             "Held",
             "Placed",
         ] {
