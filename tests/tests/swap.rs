@@ -69,11 +69,7 @@ async fn what_is_swapped_out_goes_on_as_it_was_and_is_computed_once() -> Result<
     let serving = small(60).await?;
     let client = serving.client;
     eight_at_once_are_as_alone(client).await?;
-    let load = serving.idle().await?;
-    ensure!(
-        (load.host_blocks_used, load.host_blocks_total) == (0, 60),
-        "{load:?}"
-    );
+    serving.idle().await?;
     let samples = samples(client).await?;
     let evicted = |labels: &[_]| sum(&samples, "requests_evicted_total", labels);
     let swapped = evicted(&[("how", "swap")]);

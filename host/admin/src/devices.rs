@@ -28,12 +28,14 @@ pub(crate) struct DeviceShape {
     /// Tokens that all its engines together may schedule in a step; null: each sets a number of its
     /// own.
     tokens_per_step: Option<u32>,
-    block_bytes: u64,
-    blocks_total: u32,
+    /// Null: a server elsewhere, which does not tell.
+    block_bytes: Option<u64>,
+    /// Null, as the next two: a server elsewhere that tells nothing of blocks.
+    blocks_total: Option<u32>,
     /// Blocks that hold nothing.
-    blocks_free: u32,
+    blocks_free: Option<u32>,
     /// Blocks that are free on demand and hold a prefix.
-    blocks_cached: u32,
+    blocks_cached: Option<u32>,
     /// Blocks of host memory, to which what evicted sequences hold can be moved.
     host_blocks_total: u32,
     /// Blocks of host memory that hold nothing.
@@ -76,10 +78,10 @@ impl From<&DeviceRow> for DeviceShape {
         Self {
             name: row.name.clone(),
             tokens_per_step: row.tokens_per_step,
-            block_bytes: row.block_bytes,
-            blocks_total: row.blocks_total,
-            blocks_free: row.blocks_free,
-            blocks_cached: row.blocks_cached,
+            block_bytes: row.blocks.and_then(|blocks| blocks.bytes),
+            blocks_total: row.blocks.map(|blocks| blocks.total),
+            blocks_free: row.blocks.map(|blocks| blocks.free),
+            blocks_cached: row.blocks.map(|blocks| blocks.cached),
             host_blocks_total: row.host_blocks_total,
             host_blocks_free: row.host_blocks_free,
         }

@@ -131,11 +131,13 @@ pub(crate) struct HostLoad {
     parked_by_class: QueuedByClass,
     slots_used: u32,
     slots_total: u32,
-    blocks_used: u64,
-    blocks_cached: u64,
-    blocks_total: u64,
-    kv_bytes_used: u64,
-    kv_bytes_total: u64,
+    /// Null, as the next two: no device tells of its blocks.
+    blocks_used: Option<u64>,
+    blocks_cached: Option<u64>,
+    blocks_total: Option<u64>,
+    /// Of the devices that tell how large a block is; null, as the next: there are none.
+    kv_bytes_used: Option<u64>,
+    kv_bytes_total: Option<u64>,
     /// Executors that take something new.
     executors_up: u32,
 }
@@ -369,6 +371,8 @@ impl From<ByClass> for QueuedByClass {
 
 impl From<&Load> for HostLoad {
     fn from(load: &Load) -> Self {
+        let blocks = |count| (load.blocks_total > 0).then_some(count);
+        let bytes = |count| (load.kv_bytes_total > 0).then_some(count);
         Self {
             live: load.live,
             queued: load.queued,
@@ -377,11 +381,11 @@ impl From<&Load> for HostLoad {
             parked_by_class: load.parked_by_class.into(),
             slots_used: load.slots_used,
             slots_total: load.slots_total,
-            blocks_used: load.blocks_used,
-            blocks_cached: load.blocks_cached,
-            blocks_total: load.blocks_total,
-            kv_bytes_used: load.kv_bytes_used,
-            kv_bytes_total: load.kv_bytes_total,
+            blocks_used: blocks(load.blocks_used),
+            blocks_cached: blocks(load.blocks_cached),
+            blocks_total: blocks(load.blocks_total),
+            kv_bytes_used: bytes(load.kv_bytes_used),
+            kv_bytes_total: bytes(load.kv_bytes_total),
             executors_up: load.executors_up,
         }
     }

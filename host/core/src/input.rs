@@ -42,11 +42,11 @@ pub enum KvSpec {
     Assumed,
 }
 
-/// Counts reported by a device whose blocks somebody else manages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Counts reported by a device whose blocks somebody else manages; all 0: it tells no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct KvReport {
-    /// Bytes of one block; 1 where the server does not tell.
+    /// Bytes of one block; 0 where the server does not tell.
     pub block_bytes: u64,
     /// Blocks of the device in all.
     pub blocks_total: u32,

@@ -143,19 +143,15 @@ pub struct Load {
     pub slots_used: u32,
     /// Slots in use or free, all executors.
     pub slots_total: u32,
-    /// KV blocks held by sequences, each once however many share it, all devices.
+    /// KV blocks held by sequences, each once however many share it, all devices that tell.
     pub blocks_used: u64,
-    /// KV blocks that no sequence holds and that hold the beginning of a prompt, all devices.
+    /// KV blocks that no sequence holds and that hold the beginning of a prompt, all devices that tell.
     pub blocks_cached: u64,
     /// KV blocks there are, all devices whose number is known.
     pub blocks_total: u64,
-    /// Blocks of host memory that evicted sequences have, all devices.
-    pub host_blocks_used: u64,
-    /// Blocks of host memory there are, all devices.
-    pub host_blocks_total: u64,
-    /// Bytes of the blocks in `blocks_used`.
+    /// Bytes of the blocks in `blocks_used`, as far as their size is known.
     pub kv_bytes_used: u64,
-    /// Bytes of the blocks in `blocks_total`.
+    /// Bytes of the blocks in `blocks_total`, as far as their size is known; 0: of none.
     pub kv_bytes_total: u64,
     /// Executors that take something new.
     pub executors_up: u32,

@@ -247,16 +247,24 @@ pub struct DeviceRow {
     /// Tokens that all engines of the device together may schedule in a step; absent: each engine
     /// sets a number of its own.
     pub tokens_per_step: Option<u32>,
-    pub block_bytes: u64,
-    pub blocks_total: u32,
-    /// Blocks that hold nothing.
-    pub blocks_free: u32,
-    /// Blocks that are free on demand and hold a prefix.
-    pub blocks_cached: u32,
+    /// Absent: the server elsewhere tells nothing of blocks.
+    pub blocks: Option<BlockCounts>,
     /// Blocks of host memory, to which what evicted sequences hold can be moved.
     pub host_blocks_total: u32,
     /// Blocks of host memory that hold nothing.
     pub host_blocks_free: u32,
+}
+
+/// The KV blocks of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCounts {
+    /// Bytes of one; absent: a server elsewhere, which does not tell.
+    pub bytes: Option<u64>,
+    pub total: u32,
+    /// Blocks that hold nothing.
+    pub free: u32,
+    /// Blocks that are free on demand and hold a prefix.
+    pub cached: u32,
 }
 
 // === Executors ===

@@ -6,7 +6,8 @@ use pointsman_core::{ExecutorId, Micros};
 use super::Driver;
 use super::message::Load;
 use super::operator::{
-    DeviceRow, EXECUTORS_SHOWN, ExecutorRow, ModelRow, Overview, PresentModel, TenantRow,
+    BlockCounts, DeviceRow, EXECUTORS_SHOWN, ExecutorRow, ModelRow, Overview, PresentModel,
+    TenantRow,
 };
 
 impl Driver {
@@ -53,11 +54,6 @@ impl Driver {
             load.blocks_used += used;
             load.blocks_cached += u64::from(device.blocks_cached);
             load.blocks_total += u64::from(device.blocks_total);
-            let kept = device
-                .host_blocks_total
-                .saturating_sub(device.host_blocks_free);
-            load.host_blocks_used += u64::from(kept);
-            load.host_blocks_total += u64::from(device.host_blocks_total);
             load.kv_bytes_used += used.saturating_mul(device.block_bytes);
             let total = u64::from(device.blocks_total).saturating_mul(device.block_bytes);
             load.kv_bytes_total += total;
@@ -78,10 +74,12 @@ impl Driver {
         self.machine.devices().map(|device| DeviceRow {
             name: self.name_of(NameKind::Device, device.id.0),
             tokens_per_step: self.machine.tokens_per_step(device.id),
-            block_bytes: device.block_bytes,
-            blocks_total: device.blocks_total,
-            blocks_free: device.blocks_free,
-            blocks_cached: device.blocks_cached,
+            blocks: (device.blocks_total > 0).then_some(BlockCounts {
+                bytes: (device.block_bytes > 0).then_some(device.block_bytes),
+                total: device.blocks_total,
+                free: device.blocks_free,
+                cached: device.blocks_cached,
+            }),
             host_blocks_total: device.host_blocks_total,
             host_blocks_free: device.host_blocks_free,
         })

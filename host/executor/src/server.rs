@@ -190,7 +190,7 @@ impl ServerLoad {
     #[must_use]
     pub fn kv_report(total: u32, used: u32) -> Option<KvReport> {
         (total > 0).then_some(KvReport {
-            block_bytes: 1,
+            block_bytes: 0,
             blocks_total: total,
             blocks_free: total.saturating_sub(used),
             blocks_cached: 0,

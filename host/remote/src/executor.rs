@@ -479,10 +479,10 @@ impl Remote {
             let tokens = load.tokens_per_block;
             events.push(Event::Changed(ServerChange::TokensPerBlock(tokens)));
         }
-        if let Some(kv) = load.kv
-            && (load.kv != before.kv || !self.running.is_empty())
-        {
-            events.push(Event::Changed(ServerChange::Kv(kv)));
+        let changes = load.kv != before.kv;
+        if changes || (load.kv.is_some() && !self.running.is_empty()) {
+            let told = load.kv.unwrap_or_default();
+            events.push(Event::Changed(ServerChange::Kv(told)));
         }
         events
     }

@@ -73,10 +73,10 @@ async fn the_blocks_in_use_are_those_of_the_pool_and_never_more() -> Result<()> 
     serving.idle().await?;
     let metrics = String::from_utf8(client.get("/metrics").await?.body)?;
     for line in [
-        "kv_blocks_used 0".to_owned(),
-        "kv_bytes_used 0".to_owned(),
-        format!("kv_blocks {total}"),
-        format!("kv_bytes {}", total * block),
+        "kv_blocks_used{device=\"cpu0\"} 0".to_owned(),
+        "kv_bytes_used{device=\"cpu0\"} 0".to_owned(),
+        format!("kv_blocks{{device=\"cpu0\"}} {total}"),
+        format!("kv_bytes{{device=\"cpu0\"}} {}", total * block),
     ] {
         ensure!(
             metrics.contains(&format!("\npointsman_{line}\n")),

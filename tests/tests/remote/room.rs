@@ -167,12 +167,25 @@ async fn what_others_run_at_a_server_takes_of_its_slots() -> Result<()> {
         devices[0]["blocks_total"] == 100 && devices[0]["blocks_free"] == 50,
         "{devices}"
     );
+    ensure!(devices[0]["block_bytes"].is_null(), "{devices}");
+    let used = "pointsman_kv_blocks_used{device=\"remote:shared\"} 50\n";
+    let told = String::from_utf8(client.get("/metrics").await?.body)?;
+    ensure!(
+        told.contains(used) && !told.contains("pointsman_kv_bytes{"),
+        "{told}"
+    );
     mock.answers("/metrics", 200, &metrics(100));
     executors_until(client, |list| named(list, "shared")["slots_total"] == 1).await?;
     mock.answers("/metrics", 200, &metrics(0));
     executors_until(client, |list| named(list, "shared")["slots_total"] == 8).await?;
     mock.answers("/metrics", 200, "");
     executors_until(client, |list| named(list, "shared")["slots_total"] == 10).await?;
+    // What a server tells no more is not known.
+    let listed = client.get("/admin/executors").await?.json()?;
+    ensure!(listed["devices"][0]["blocks_total"].is_null(), "{listed}");
+    ensure!(listed["load"]["blocks_used"].is_null(), "{listed}");
+    let told = String::from_utf8(client.get("/metrics").await?.body)?;
+    ensure!(!told.contains("pointsman_kv_blocks{"), "{told}");
     serving.server.stop().await
 }
 

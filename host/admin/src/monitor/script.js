@@ -110,14 +110,12 @@
       set(key, count(load[key]));
     set("queue_max", count(data.queue_max));
     set("executors_total", count(data.executors_total));
-    const total = data.devices.reduce((sum, device) => sum + device.blocks_total, 0);
-    const size = data.devices.reduce((sum, device) => sum + device.blocks_total * device.block_bytes, 0);
-    const cached = data.devices.reduce((sum, device) => sum + device.blocks_cached, 0);
-    set("blocks_total", count(total));
-    set("kv-text", bytes(size) + " in all, " + count(cached) + " blocks cached");
+    set("blocks_total", count(load.blocks_total));
+    const size = load.kv_bytes_total == null ? "" : bytes(load.kv_bytes_total) + " in all, ";
+    set("kv-text", load.blocks_total == null ? "not told" : size + count(load.blocks_cached) + " blocks cached");
     width("slots-bar", load.slots_used, load.slots_total);
     width("queue-bar", load.queued, data.queue_max);
-    width("kv-bar", load.blocks_used, total);
+    width("kv-bar", load.blocks_used, load.blocks_total);
     const health = {};
     for (const row of data.executors) health[row.health] = (health[row.health] || 0) + 1;
     const others = Object.entries(health).filter(([word]) => word !== "up");
@@ -321,7 +319,7 @@
         used("slots", row.slots_used, row.slots_total),
         field("utilisation", percent(activity.utilisation_permille), "num"),
         below("queued", count(row.queued), count(row.prefill_tokens_pending) + " to prefill", "num"),
-        device ? used("blocks", row.kv_blocks_used, device.blocks_total) : field("blocks", count(row.kv_blocks_used), "num"),
+        device && device.blocks_total != null ? used("blocks", row.kv_blocks_used, device.blocks_total) : field("blocks", count(row.kv_blocks_used), "num"),
         field("ttft", time(row.ttft_micros), "num"), field("itl", time(row.itl_micros), "num"),
         field("rate", count(perExecutor[idx]), "num"), field("placed", count(row.placed_total), "num"),
         below("served", count(activity.served), percent(activity.share_permille), "num"),

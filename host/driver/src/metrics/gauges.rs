@@ -11,7 +11,7 @@ use super::builder::Builder;
 use super::family::Family;
 use super::{EngineTotals, raise, whole};
 use crate::message::{ByClass, Load};
-use crate::operator::{ExecutorRow, ModelRow};
+use crate::operator::{DeviceRow, ExecutorRow, ModelRow};
 
 #[derive(Debug)]
 pub(super) struct LoadMetrics {
@@ -20,13 +20,18 @@ pub(super) struct LoadMetrics {
     parked: Family<1, Gauge>,
     slots: Gauge,
     slots_used: Gauge,
-    blocks: Gauge,
-    blocks_used: Gauge,
-    blocks_cached: Gauge,
-    host_blocks: Gauge,
-    host_blocks_used: Gauge,
-    bytes: Gauge,
-    bytes_used: Gauge,
+}
+
+/// The KV blocks of each device that tells of them.
+#[derive(Debug)]
+pub(super) struct KvMetrics {
+    blocks: Family<1, Gauge>,
+    blocks_used: Family<1, Gauge>,
+    blocks_cached: Family<1, Gauge>,
+    host_blocks: Family<1, Gauge>,
+    host_blocks_used: Family<1, Gauge>,
+    bytes: Family<1, Gauge>,
+    bytes_used: Family<1, Gauge>,
 }
 
 /// The loads of single executors and models.
@@ -56,28 +61,6 @@ impl LoadMetrics {
             parked: to.gauges("parked_requests", "Requests outside the queue", ["class"]),
             slots: to.gauge("slots", "Slots there are"),
             slots_used: to.gauge("slots_used", "Slots in use"),
-            blocks: to.gauge("kv_blocks", "KV blocks there are"),
-            blocks_used: to.gauge(
-                "kv_blocks_used",
-                "KV blocks that sequences hold, each once however many share it",
-            ),
-            blocks_cached: to.gauge(
-                "kv_blocks_cached",
-                "KV blocks that no sequence holds and that hold the beginning of a prompt",
-            ),
-            host_blocks: to.gauge(
-                "kv_host_blocks",
-                "Blocks of host memory to which what evicted sequences hold can be moved",
-            ),
-            host_blocks_used: to.gauge(
-                "kv_host_blocks_used",
-                "Blocks of host memory that evicted sequences have",
-            ),
-            bytes: to.gauge("kv_bytes", "Bytes of the KV blocks there are"),
-            bytes_used: to.gauge(
-                "kv_bytes_used",
-                "Bytes of the KV blocks that sequences hold",
-            ),
         }
     }
 
@@ -87,13 +70,6 @@ impl LoadMetrics {
         by_class(&self.parked, load.parked_by_class);
         self.slots.set(whole(load.slots_total));
         self.slots_used.set(whole(load.slots_used));
-        self.blocks.set(whole(load.blocks_total));
-        self.blocks_used.set(whole(load.blocks_used));
-        self.blocks_cached.set(whole(load.blocks_cached));
-        self.host_blocks.set(whole(load.host_blocks_total));
-        self.host_blocks_used.set(whole(load.host_blocks_used));
-        self.bytes.set(whole(load.kv_bytes_total));
-        self.bytes_used.set(whole(load.kv_bytes_used));
     }
 }
 
@@ -101,6 +77,80 @@ fn by_class(family: &Family<1, Gauge>, counts: ByClass) {
     let of = |class: RequestClass| family.with([class.as_str()]);
     of(RequestClass::LatencyCritical).set(whole(counts.latency_critical));
     of(RequestClass::Throughput).set(whole(counts.throughput));
+}
+
+// === impl KvMetrics ===
+
+impl KvMetrics {
+    pub(super) fn new(to: &mut Builder<'_>) -> Self {
+        let mut of = |name, help| to.gauges(name, help, ["device"]);
+        Self {
+            blocks: of("kv_blocks", "KV blocks of a device"),
+            blocks_used: of(
+                "kv_blocks_used",
+                "KV blocks that sequences hold, each once however many share it",
+            ),
+            blocks_cached: of(
+                "kv_blocks_cached",
+                "KV blocks that no sequence holds and that hold the beginning of a prompt",
+            ),
+            host_blocks: of(
+                "kv_host_blocks",
+                "Blocks of host memory to which what evicted sequences hold can be moved",
+            ),
+            host_blocks_used: of(
+                "kv_host_blocks_used",
+                "Blocks of host memory that evicted sequences have",
+            ),
+            bytes: of("kv_bytes", "Bytes of the KV blocks of a device"),
+            bytes_used: of(
+                "kv_bytes_used",
+                "Bytes of the KV blocks that sequences hold",
+            ),
+        }
+    }
+
+    /// Sets what the devices tell. One that does not has no series.
+    pub(super) fn set(&self, devices: &[DeviceRow]) {
+        for family in [
+            &self.blocks,
+            &self.blocks_used,
+            &self.blocks_cached,
+            &self.host_blocks,
+            &self.host_blocks_used,
+            &self.bytes,
+            &self.bytes_used,
+        ] {
+            family.clear();
+        }
+        for row in devices {
+            self.set_device(row);
+        }
+    }
+
+    fn set_device(&self, row: &DeviceRow) {
+        let device = [row.name.as_str()];
+        if row.host_blocks_total > 0 {
+            let used = row.host_blocks_total.saturating_sub(row.host_blocks_free);
+            self.host_blocks
+                .with(device)
+                .set(whole(row.host_blocks_total));
+            self.host_blocks_used.with(device).set(whole(used));
+        }
+        let Some(blocks) = row.blocks else {
+            return;
+        };
+        let idle = blocks.free.saturating_add(blocks.cached);
+        let used = blocks.total.saturating_sub(idle);
+        self.blocks.with(device).set(whole(blocks.total));
+        self.blocks_used.with(device).set(whole(used));
+        self.blocks_cached.with(device).set(whole(blocks.cached));
+        if let Some(bytes) = blocks.bytes {
+            let of = |count: u32| whole(u64::from(count).saturating_mul(bytes));
+            self.bytes.with(device).set(of(blocks.total));
+            self.bytes_used.with(device).set(of(used));
+        }
+    }
 }
 
 // === impl FleetMetrics ===

@@ -43,7 +43,7 @@ pub use builder::DescribedMetric;
 use facts::FactMetrics;
 pub(crate) use facts::Texts;
 use family::Family;
-use gauges::{EngineMetrics, FleetMetrics, LoadMetrics};
+use gauges::{EngineMetrics, FleetMetrics, KvMetrics, LoadMetrics};
 pub(crate) use labels::ending;
 use policies::PolicyMetrics;
 
@@ -73,6 +73,7 @@ pub struct Metrics {
     http: HttpMetrics,
     policies: PolicyMetrics,
     load: LoadMetrics,
+    kv: KvMetrics,
     fleet: FleetMetrics,
     engines: EngineMetrics,
     journal: JournalMetrics,
@@ -186,6 +187,7 @@ impl Default for Metrics {
             http: HttpMetrics::new(&mut to),
             policies: PolicyMetrics::new(&mut to),
             load: LoadMetrics::new(&mut to),
+            kv: KvMetrics::new(&mut to),
             fleet: FleetMetrics::new(&mut to),
             engines: EngineMetrics::new(&mut to),
             journal: JournalMetrics::new(&mut to),
@@ -297,6 +299,7 @@ impl Metrics {
     /// Sets the requests in hand, the room they take, and the loads of executors and models.
     pub fn overview(&self, overview: &Overview) {
         self.load.set(&overview.load);
+        self.kv.set(&overview.devices);
         self.fleet.set(&overview.executors, &overview.models);
         self.policies.set_quarantined(&overview.quarantined);
     }

@@ -108,12 +108,13 @@ impl Ledger {
         if let Some(device) = self.devices.get_mut(id.0 as usize)
             && let Kv::Reported(kv) = &mut device.kv
         {
-            let total = kv.report.map(|before| before.blocks_total);
-            if total != Some(report.blocks_total) {
+            let report = Some(report).filter(|report| *report != KvReport::default());
+            let total = |report: Option<KvReport>| report.map(|report| report.blocks_total);
+            if total(kv.report) != total(report) {
                 out.fleet_changed();
             }
             *kv = ReportedKv {
-                report: Some(report),
+                report,
                 placed_since: 0,
             };
             out.due = true;
