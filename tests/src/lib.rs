@@ -11,6 +11,7 @@ pub mod decide;
 pub mod engine;
 pub mod exposition;
 pub mod extras;
+pub mod fate;
 pub mod fidelity;
 pub mod fleet;
 pub mod fuzz;

@@ -1,6 +1,7 @@
 //! A whole server on this machine, with the demo model, the default policies, and a policy folder.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,6 +172,17 @@ pub fn serve_demo<const N: usize>(config: &mut Config, executors: [(&str, Execut
         ..ExecutorConfig::new("demo")
     });
     config.executors = executors.to_vec();
+}
+
+/// A server elsewhere as a backend of the configuration, asked often.
+///
+/// # Errors
+/// Never, for an address that a server listens on.
+pub fn backend_at(name: &str, addr: SocketAddr) -> Result<BackendConfig> {
+    let mut backend = BackendConfig::new(format!("http://{addr}").parse()?);
+    backend.server.name = Some(name.to_owned());
+    backend.server.poll = Duration::from_millis(50);
+    Ok(backend)
 }
 
 /// Gives a policy of the configuration its settings, an object.

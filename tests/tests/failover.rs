@@ -2,111 +2,15 @@
 //! an executor that keeps failing is left alone for a while.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use pointsman_core::{BlockCopy, Micros};
+use pointsman_core::Micros;
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_engine::cpu::CpuBackend;
-use pointsman_engine::model::backend::{
-    Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait,
-};
 use pointsman_server::config::Config;
-use pointsman_server::models::Backends;
 use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
+use pointsman_tests::fate::{Death, Fate};
 use pointsman_tests::serving::{Serving, serve_demo};
 use serde_json::{Value, json};
-
-/// The way in which an engine dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Death {
-    DeviceError,
-    Panic,
-}
-
-/// The time of death of an engine: whichever of a server's makes the last of these steps.
-#[derive(Debug)]
-struct Fate {
-    /// Steps before it; negative: nobody dies.
-    steps: AtomicI64,
-    death: Death,
-}
-
-impl Fate {
-    fn new(death: Death) -> Arc<Self> {
-        let steps = AtomicI64::new(-1);
-        Arc::new(Self { steps, death })
-    }
-
-    /// Has an engine die after so many further steps.
-    fn after(&self, steps: i64) {
-        self.steps.store(steps, Ordering::SeqCst);
-    }
-
-    /// Counts a step. Returns an error, or panics, if it is the last.
-    fn step(&self) -> Option<DeviceError> {
-        let lives = self.steps.load(Ordering::SeqCst) < 0;
-        if lives || self.steps.fetch_sub(1, Ordering::SeqCst) > 0 {
-            return None;
-        }
-        let why = "as the test says";
-        match self.death {
-            Death::DeviceError => Some(DeviceError(why.to_owned())),
-            Death::Panic => panic!("{why}"),
-        }
-    }
-
-    /// Backends whose steps are counted.
-    fn backends(self: &Arc<Self>) -> Backends {
-        let fate = Arc::clone(self);
-        Backends::new(move |_, backend| {
-            let fate = Arc::clone(&fate);
-            Box::new(Mortal { backend, fate })
-        })
-    }
-}
-
-struct Mortal {
-    backend: CpuBackend,
-    fate: Arc<Fate>,
-}
-
-impl Backend for Mortal {
-    fn vocab_size(&self) -> usize {
-        self.backend.vocab_size()
-    }
-
-    fn tokens_per_block(&self) -> u32 {
-        self.backend.tokens_per_block()
-    }
-
-    fn blocks_total(&self) -> u32 {
-        self.backend.blocks_total()
-    }
-
-    fn context_tokens(&self) -> u32 {
-        self.backend.context_tokens()
-    }
-
-    fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
-        match self.fate.step() {
-            Some(error) => Err(error),
-            None => self.backend.forward(chunks, logits),
-        }
-    }
-
-    fn swap(
-        &mut self,
-        direction: SwapDirection,
-        copies: &[BlockCopy],
-    ) -> Result<SwapTicket, DeviceError> {
-        self.backend.swap(direction, copies)
-    }
-
-    fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
-        self.backend.swapped(wait)
-    }
-}
 
 /// Two executors of the demo model.
 fn twins(config: &mut Config) {

@@ -5,10 +5,13 @@ use anyhow::{Result, ensure};
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_server::config::Config;
 use pointsman_tests::client::Client;
+use pointsman_tests::exposition::{samples, total};
+use pointsman_tests::gate::Gate;
 use pointsman_tests::serving::Serving;
 use serde_json::json;
 
-use super::{ask, asked, endless, executor, over, running, second, until};
+use super::pools::{BLOCK, completed, of_blocks, used};
+use super::{endless, executor, over, running, second, until};
 
 /// An executor for the demo model, then others for `second`, with these shares.
 fn weighted(config: &mut Config, weights: &[u32]) {
@@ -69,32 +72,129 @@ async fn what_is_above_the_cap_goes_to_the_others_by_weight() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_engine_gives_up_blocks_for_more_urgent_work_of_another() -> Result<()> {
-    let serving = Serving::start(|config| {
-        weighted(config, &[1, 1]);
-        // There are 21 blocks of 16 tokens.
-        config.devices[0].kv_bytes = Some(1 << 20);
-    })
-    .await?;
+async fn what_rounding_leaves_goes_to_the_largest_remainders_and_then_in_attach_order() -> Result<()>
+{
+    for (weights, wanted) in [
+        // 85.3 each.
+        ([1, 1, 1], [86, 85, 85]),
+        // 36.6, 73.1 and 146.3.
+        ([1, 2, 4], [37, 73, 146]),
+        // 36.6 and 109.7 twice.
+        ([1, 3, 3], [36, 110, 110]),
+    ] {
+        let serving = Serving::start(|config| weighted(config, &weights)).await?;
+        let client = serving.client;
+        let mut streams = Vec::new();
+        for (model, executor) in [("demo", "e0"), ("second", "e1"), ("second", "e2")] {
+            let hints = json!({"executors": [executor]});
+            streams.push(running(client, endless(model, hints)).await?);
+        }
+        shares(client, &wanted).await?;
+        drop(streams);
+        over(serving).await?;
+    }
+    Ok(())
+}
+
+/// Three engines on a pool of a hundred blocks, the last two with a sequence of this priority and so many
+/// blocks each, and then one that needs so many blocks on the first.
+struct Short {
+    others: [(i32, usize); 2],
+    needs: usize,
+}
+
+/// Sequences that had to give way on each engine for the needy one, while no engine moved. All are
+/// answered in the end.
+async fn give_way(short: Short) -> Result<[f64; 3]> {
+    let gate = Gate::default();
+    let tune = |config: &mut Config| {
+        weighted(config, &[1, 1, 1]);
+        config.devices[0].kv_bytes = Some(100 * BLOCK);
+    };
+    let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;
-    let mut low = endless("demo", json!({"priority": -5}));
-    low["max_tokens"] = json!(280);
-    let mut low = running(client, low).await?;
-    until(client, "/admin/executors", |listed| {
-        listed["executors"][0]["kv_blocks_used"].as_u64() >= Some(16)
-    })
-    .await?;
-    // Six blocks and more, of which there are not so many.
-    let mut urgent = ask("second", json!({"priority": 5}));
-    urgent["messages"][0]["content"] = json!("one two three four five ".repeat(16));
-    ensure!(asked(client, urgent).await?? == "e1");
-    let metrics = client.get("/metrics").await?;
-    let metrics = String::from_utf8(metrics.body)?;
-    let mut lines = metrics.lines();
-    let evicted = lines.any(|line| line.contains("evict") && line.contains("e0"));
-    low.first_text().await?;
-    let streamed = low.finish().await?;
-    ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
-    ensure!(evicted, "{metrics}");
+    gate.shut();
+    let mut sent = Vec::new();
+    let mut held = 0;
+    for ((priority, blocks), executor) in short.others.into_iter().zip(["e1", "e2"]) {
+        let hints = json!({"executors": [executor], "priority": priority});
+        sent.push(completed(client, of_blocks(blocks, "second", &hints)));
+        held += blocks as u64;
+        until(client, "/admin/devices", |listed| used(listed) == [held]).await?;
+    }
+    let body = of_blocks(short.needs, "demo", &json!({"priority": 5}));
+    sent.push(completed(client, body));
+    serving.load_until(|load| load.queued > 0).await?;
+    let samples = samples(client).await?;
+    let evicted = ["e0", "e1", "e2"].map(|name| {
+        let labels = [("executor", name)];
+        total(&samples, "pointsman_requests_evicted_total", &labels)
+    });
+    gate.open();
+    for task in sent {
+        task.await??;
+    }
+    over(serving).await?;
+    Ok(evicted)
+}
+
+#[tokio::test]
+async fn of_two_engines_that_could_give_blocks_the_one_with_the_least_urgent_work_does()
+-> Result<()> {
+    for (others, wanted) in [
+        ([(0, 45), (-5, 45)], [0.0, 0.0, 1.0]),
+        ([(-5, 45), (0, 45)], [0.0, 1.0, 0.0]),
+        // Equals in attach order.
+        ([(0, 45), (0, 45)], [0.0, 1.0, 0.0]),
+        // The least urgent holds too little.
+        ([(0, 60), (-5, 20)], [0.0, 1.0, 0.0]),
+    ] {
+        let evicted = give_way(Short { others, needs: 50 }).await?;
+        ensure!(evicted == wanted, "{others:?}: {evicted:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_no_engine_alone_could_give_enough_blocks_the_needy_one_waits() -> Result<()> {
+    for (others, needs) in [
+        // Both together could.
+        ([(0, 30), (-5, 30)], 90),
+        // Neither is less urgent.
+        ([(5, 45), (6, 45)], 40),
+    ] {
+        let evicted = give_way(Short { others, needs }).await?;
+        ensure!(evicted == [0.0; 3], "{others:?}: {evicted:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_engine_gives_up_blocks_for_more_urgent_work_of_another() -> Result<()> {
+    let gate = Gate::default();
+    let tune = |config: &mut Config| {
+        weighted(config, &[1, 1]);
+        config.devices[0].kv_bytes = Some(21 * BLOCK);
+    };
+    let serving = Serving::start_with(tune, gate.backends()).await?;
+    let client = serving.client;
+    gate.shut();
+    let low = of_blocks(16, "demo", &json!({"priority": -5}));
+    let low = completed(client, low);
+    until(client, "/admin/devices", |listed| used(listed) == [16]).await?;
+    // Six blocks, of which there are not so many.
+    let urgent = of_blocks(6, "second", &json!({"priority": 5}));
+    let urgent = completed(client, urgent);
+    serving.load_until(|load| load.queued > 0).await?;
+    gate.open();
+    urgent.await??;
+    // The other one begins anew, and is answered too.
+    low.await??;
+    let samples = samples(client).await?;
+    for (name, wanted) in [("requests_evicted", 1.0), ("kv_blocks_evicted", 16.0)] {
+        let name = format!("pointsman_{name}_total");
+        let evicted = ["e0", "e1"].map(|at| total(&samples, &name, &[("executor", at)]));
+        ensure!(evicted == [wanted, 0.0], "{name}: {evicted:?}");
+    }
     over(serving).await
 }

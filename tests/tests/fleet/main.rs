@@ -6,6 +6,7 @@
 //! | `models` | executors of several models, models kept loaded, limits of models |
 //! | `budgets` | tokens of a step among engines, and blocks from one engine for another |
 //! | `routing` | several executors of one model |
+//! | `scales` | the order of executors by KV pressure, depth, free blocks and placements |
 //! | `queues` | the order of those who wait outside the queue, and at an executor |
 //! | `unnamed` | requests that name no model |
 //! | `strategies` | round robin, least loaded and sticky; warm and cold models, drains, sessions |
@@ -13,8 +14,10 @@
 mod budgets;
 mod devices;
 mod models;
+mod pools;
 mod queues;
 mod routing;
+mod scales;
 mod strategies;
 mod unnamed;
 

@@ -8,12 +8,13 @@ use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use tokio::task;
 
+use super::pools::BLOCK;
 use super::{ask, asked, endless, executor, over, place, running};
 
 /// The demo model on a pool of 64 blocks of 16 tokens, and on one of many more.
 fn tight_and_wide(config: &mut Config) {
     config.devices.push(DeviceConfig {
-        kv_bytes: Some(64 * (48 << 10)),
+        kv_bytes: Some(64 * BLOCK),
         ..DeviceConfig::with_processors("cpu1", 2)
     });
     config.executors = vec![

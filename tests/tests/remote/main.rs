@@ -12,27 +12,18 @@ mod room;
 mod roster;
 mod sessions;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pointsman_server::config::{BackendConfig, Config};
 use pointsman_tests::backend::MockBackend;
 use pointsman_tests::client::Client;
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, backend_at};
 use serde_json::Value;
 
 /// A backend of the configuration, asked often.
 fn backend(name: &str, mock: &MockBackend) -> Result<BackendConfig> {
     backend_at(name, mock.addr())
-}
-
-/// A backend at this address, asked often.
-fn backend_at(name: &str, addr: SocketAddr) -> Result<BackendConfig> {
-    let mut backend = BackendConfig::new(format!("http://{addr}").parse()?);
-    backend.server.name = Some(name.to_owned());
-    backend.server.poll = Duration::from_millis(50);
-    Ok(backend)
 }
 
 /// A server with these backends and no engine, once all of them are found.
