@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use http::Uri;
+use http::header::{self, HeaderName, HeaderValue};
 use http::uri::Scheme;
+use http::{HeaderMap, Uri};
 use pointsman_core::KvReport;
 
 /// A server elsewhere, to be an executor.
@@ -20,6 +21,8 @@ pub struct ServerConfig {
     pub software: Option<ServerSoftware>,
     /// The key that the server asks for; absent: none.
     pub key: Option<ServerKey>,
+    /// Headers that each request there has, in the place of the client's of that name.
+    pub headers: HeaderMap,
     /// The models that it serves; empty: found by asking.
     pub models: Vec<String>,
     /// Most requests there at once; absent: as many as the server says, or its software usually takes.
@@ -141,6 +144,30 @@ pub const SOFTWARE: [(ServerSoftware, &str); 5] = [
     (ServerSoftware::OpenAi, "openai"),
 ];
 
+/// The most headers of an operator's that a message has.
+pub const HEADERS_MAX: usize = 32;
+
+/// Headers that belong to a connection or to one message, which no operator can write.
+const OF_A_MESSAGE: [HeaderName; 6] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::HOST,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// The header in `line`, which is `name: value`; absent: it is none, or none that can be set. Its value is
+/// shown nowhere, since it may be a key.
+#[must_use]
+pub fn header_of(line: &str) -> Option<(HeaderName, HeaderValue)> {
+    let (name, value) = line.split_once(':')?;
+    let name = HeaderName::try_from(name.trim()).ok()?;
+    let mut value = HeaderValue::try_from(value.trim()).ok()?;
+    value.set_sensitive(true);
+    (!OF_A_MESSAGE.contains(&name)).then_some((name, value))
+}
+
 // === impl ServerConfig ===
 
 impl ServerConfig {
@@ -152,6 +179,7 @@ impl ServerConfig {
             url,
             software: None,
             key: None,
+            headers: HeaderMap::new(),
             models: Vec::new(),
             slots: None,
             metrics: None,

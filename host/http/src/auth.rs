@@ -249,9 +249,8 @@ impl ApiKeys {
         if self.keys.is_empty() {
             return visitor.check_client().map(|()| &self.anybody);
         }
-        let offered = bearer(visitor.headers)
-            .map(hash)
-            .ok_or(ApiError::Unauthorized)?;
+        let offered = bearer(visitor.headers).or_else(|| anthropics(visitor.headers));
+        let offered = offered.map(hash).ok_or(ApiError::Unauthorized)?;
         let mut holder = Err(ApiError::Unauthorized);
         for key in &self.keys {
             if bool::from(key.sha256.ct_eq(&offered)) {
@@ -387,6 +386,11 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+/// The key as clients of Anthropic's API send it.
+fn anthropics(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-api-key")?.to_str().ok().map(str::trim)
 }
 
 fn hash(key: &str) -> [u8; 32] {

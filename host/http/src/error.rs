@@ -95,7 +95,7 @@ pub enum ApiError {
     NotTls,
     #[error("the content encoding {0} is not understood; send the body as it is")]
     Encoding(String),
-    #[error("no valid API key: send `Authorization: Bearer KEY`")]
+    #[error("no valid API key: send `Authorization: Bearer KEY`, or `x-api-key: KEY`")]
     Unauthorized,
     #[error(
         "no valid admin key: send `Authorization: Bearer KEY` with `admin.key` of the configuration"

@@ -16,7 +16,7 @@ use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder}
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use pointsman_executor::server::{ServerKey, ServerUrl};
+use pointsman_executor::server::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
@@ -49,8 +49,8 @@ pub(crate) struct ServerClient {
     connections: Connections,
     /// Scheme, authority and prefix, before every path.
     base: String,
-    /// The header with the key; absent: there is none.
-    authorization: Option<HeaderValue>,
+    /// Headers of each request, the one with the key among them.
+    headers: HeaderMap,
 }
 
 /// An answer that is read as it comes, however long it is.
@@ -214,16 +214,20 @@ impl Download {
 }
 
 impl ServerClient {
-    pub(crate) fn new(connections: Connections, url: &ServerUrl, key: Option<&ServerKey>) -> Self {
-        let authorization = key.and_then(|key| {
+    pub(crate) fn new(connections: Connections, server: &ServerConfig) -> Self {
+        let authorization = server.key.as_ref().and_then(|key| {
             let mut value = HeaderValue::try_from(format!("Bearer {}", key.reveal())).ok()?;
             value.set_sensitive(true);
             Some(value)
         });
+        let mut headers = server.headers.clone();
+        if let Some(authorization) = authorization {
+            headers.insert(header::AUTHORIZATION, authorization);
+        }
         Self {
             connections,
-            base: url.to_string(),
-            authorization,
+            base: server.url.to_string(),
+            headers,
         }
     }
 
@@ -242,10 +246,13 @@ impl ServerClient {
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
-        if let Some(authorization) = &self.authorization {
-            let headers = request.headers_mut();
-            headers.insert(header::AUTHORIZATION, authorization.clone());
+        for name in self.headers.keys() {
+            request.headers_mut().remove(name);
         }
+        let own = self.headers.iter();
+        request
+            .headers_mut()
+            .extend(own.map(|(name, value)| (name.clone(), value.clone())));
         let Connections(client) = &self.connections;
         let response = client.request(request).await;
         response.map_err(|error| CallError::Connection(described(&error)))

@@ -134,7 +134,7 @@ pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
     let stats = Arc::new(EngineStats::default());
     let (found, found_seen) = watch::channel(Arc::from([]));
     let server = &spec.server;
-    let client = ServerClient::new(spec.connections.clone(), &server.url, server.key.as_ref());
+    let client = ServerClient::new(spec.connections.clone(), server);
     let poll = Arc::new(Poll::default());
     let residency = Residency::new(
         server.executor_name(),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
-use pointsman_executor::server::ServerKey;
+use pointsman_executor::server::{ServerKey, header_of};
 use pointsman_tests::backend::{Conduct, MockBackend, head};
 use pointsman_tests::client::{chat, streamed_chat};
 use serde_json::{Value, json};
@@ -20,6 +20,8 @@ async fn a_request_and_its_response_go_through_byte_for_byte() -> Result<()> {
     let mock = MockBackend::start(&["demo"]).await?;
     let mut config = backend("elsewhere", &mock)?;
     config.server.key = Some(ServerKey::new("theirs".to_owned()));
+    let lines = ["x-api-key: theirs too", "X-Version: 2"];
+    config.server.headers = lines.iter().filter_map(|line| header_of(line)).collect();
     let serving = serving([config]).await?;
     let answer = "{ \"odd\" :  [1.50, \"\\u00e9\"] }";
     let headers = [
@@ -42,6 +44,8 @@ async fn a_request_and_its_response_go_through_byte_for_byte() -> Result<()> {
         let sent = [
             ("authorization", "Bearer ours"),
             ("x-trace", "7"),
+            ("x-version", "1"),
+            ("x-api-key", "ours too"),
             ("x-pointsman-session", "s"),
         ];
         let got = serving.client.raw(path, &sent, body.to_owned()).await?;
@@ -61,6 +65,7 @@ async fn a_request_and_its_response_go_through_byte_for_byte() -> Result<()> {
         let header = |name: &str| seen.headers.get(name).map(String::as_str);
         ensure!(header("authorization") == Some("Bearer theirs"));
         ensure!(header("x-trace") == Some("7"));
+        ensure!(header("x-api-key") == Some("theirs too") && header("x-version") == Some("2"));
         ensure!(header("x-pointsman-session").is_none());
         ensure!(header("host") == Some(&*mock.addr().to_string()));
     }

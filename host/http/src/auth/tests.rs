@@ -55,6 +55,16 @@ fn only_a_known_key_names_a_tenant() {
     );
     assert_eq!(keys.tenant(from_afar(&with("Bearer one"))), Ok("a"));
     assert_eq!(keys.tenant(from_afar(&with("bearer two"))), Ok("b"));
+    let anthropics = |key| {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-api-key", HeaderValue::from_static(key));
+        headers
+    };
+    assert_eq!(keys.tenant(from_afar(&anthropics("two"))), Ok("b"));
+    assert_eq!(
+        keys.tenant(from_afar(&anthropics("three"))),
+        Err(ApiError::Unauthorized)
+    );
     for unknown in [
         "Bearer three",
         "Bearer ",

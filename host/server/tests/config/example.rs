@@ -70,6 +70,7 @@ fn the_example_shows_the_defaults() {
     assert_eq!(server.load_timeout, default_server.load_timeout);
     assert_eq!(server.unload_after, Some(Duration::from_secs(600)));
     assert_eq!(server.broken_streams, default_server.broken_streams);
+    assert_eq!(server.headers["anthropic-version"], "2023-06-01");
     assert_eq!(server.prompt_cache, default_server.prompt_cache);
     assert_eq!(shown.models[0].source, default.models[0].source);
     assert_eq!(shown.executors[0], default.executors[0]);

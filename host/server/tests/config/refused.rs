@@ -577,11 +577,15 @@ fn a_collector_that_cannot_be_told_is_refused_and_no_header_is_shown() {
         ),
         (
             with("headers = ['secret']"),
-            "3:12: telemetry.headers: expected a header as in \"name: value\"",
+            "3:12: telemetry.headers: expected a header as in \"name: value\", and not one of a connection or of a length",
+        ),
+        (
+            with("headers = ['content-length: 7']"),
+            "3:12: telemetry.headers: expected a header as in \"name: value\", and not one of a connection or of a length",
         ),
         (
             with("headers = ['secret name: value']"),
-            "3:12: telemetry.headers: expected a header as in \"name: value\"",
+            "3:12: telemetry.headers: expected a header as in \"name: value\", and not one of a connection or of a length",
         ),
         (
             with("sample-ratio = 1.5"),

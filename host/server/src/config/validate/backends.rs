@@ -63,6 +63,8 @@ impl Check<'_> {
             models.push(self.new_name(&path("models"), model, &models)?);
         }
         let key = self.backend_key(path, &table)?;
+        let headers = table.headers.as_ref();
+        let headers = headers.map(|given| self.headers(&path("headers"), given));
         let software = table.software.as_ref();
         let software = software.map(|given| self.software(&path("software"), given));
         let time = |key: &str, given, range, default| self.time(&path(key), given, range, default);
@@ -73,6 +75,7 @@ impl Check<'_> {
             name: name.transpose()?,
             software: software.transpose()?,
             key,
+            headers: headers.transpose()?.unwrap_or_default(),
             models,
             slots: self.number_if(&path("slots"), table.slots.as_ref(), 1..=SLOTS_MAX)?,
             metrics,

@@ -4,8 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::{HeaderName, HeaderValue};
-use pointsman_executor::server::ServerUrl;
+use pointsman_executor::server::{HEADERS_MAX, ServerUrl, header_of};
 use pointsman_notation::{Time, TomlProblem};
 use pointsman_telemetry::TelemetrySettings;
 use toml::Spanned;
@@ -35,10 +34,9 @@ const METRICS: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
 const EVERY: RangeInclusive<Time> = Time::from_millis(10)..=Time::from_secs(3600);
 const RATIO: RangeInclusive<f64> = 0.0..=1.0;
-/// The most headers of a message.
-const HEADERS_MAX: usize = 32;
 /// The description of a header in the file.
-const HEADER: &str = "expected a header as in \"name: value\"";
+const HEADER: &str =
+    "expected a header as in \"name: value\", and not one of a connection or of a length";
 
 impl Check<'_> {
     /// The collector; absent: nobody is told anything.
@@ -65,7 +63,7 @@ impl Check<'_> {
         Ok(Some(TelemetrySettings {
             endpoint,
             headers: match &given.headers {
-                Some(headers) => self.headers(headers)?,
+                Some(headers) => self.headers("telemetry.headers", headers)?,
                 None => from_variable(variables.headers.as_deref())?,
             },
             service_name,
@@ -94,10 +92,14 @@ impl Check<'_> {
         endpoint.map(Some)
     }
 
-    /// The headers of the file. Errors never show one: it may be a key.
-    fn headers(self, given: &Spanned<Vec<Spanned<String>>>) -> Result<HeaderMap, ConfigError> {
+    /// The headers that the file has under `key`. Errors never show one: it may be a key.
+    pub(super) fn headers(
+        self,
+        key: &str,
+        given: &Spanned<Vec<Spanned<String>>>,
+    ) -> Result<HeaderMap, ConfigError> {
         let wrong = |message: String| TomlProblem::Value {
-            key: "telemetry.headers".to_owned(),
+            key: key.to_owned(),
             message,
         };
         if given.get_ref().len() > HEADERS_MAX {
@@ -106,7 +108,7 @@ impl Check<'_> {
         }
         let mut headers = HeaderMap::new();
         for line in given.get_ref() {
-            let header = line.get_ref().split_once(':').and_then(header);
+            let header = header_of(line.get_ref());
             let (name, value) = header.ok_or_else(|| self.at(line, wrong(HEADER.to_owned())))?;
             headers.append(name, value);
         }
@@ -123,7 +125,8 @@ fn from_variable(text: Option<&str>) -> Result<HeaderMap, ConfigError> {
         .take(HEADERS_MAX)
     {
         let pair = pair.split_once('=');
-        let header = pair.and_then(|(name, value)| header((name, &unescaped(value))));
+        let line = pair.map(|(name, value)| format!("{name}:{}", unescaped(value)));
+        let header = line.and_then(|line| header_of(&line));
         let Some((name, value)) = header else {
             let wrong = TomlProblem::Value {
                 key: "telemetry.headers".to_owned(),
@@ -134,13 +137,6 @@ fn from_variable(text: Option<&str>) -> Result<HeaderMap, ConfigError> {
         headers.append(name, value);
     }
     Ok(headers)
-}
-
-fn header((name, value): (&str, &str)) -> Option<(HeaderName, HeaderValue)> {
-    let name = HeaderName::try_from(name.trim()).ok()?;
-    let mut value = HeaderValue::try_from(value.trim()).ok()?;
-    value.set_sensitive(true);
-    Some((name, value))
 }
 
 /// Replaces `%20` by a space and so on. Text that is no escape stays as it is.
