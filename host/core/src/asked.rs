@@ -1,6 +1,6 @@
 //! The setting in which a policy is asked.
 
-use pointsman_interface::{Moment, Question};
+use pointsman_events::{Moment, Question};
 
 use crate::view::View;
 

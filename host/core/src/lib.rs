@@ -55,7 +55,8 @@
 //! run; that function lists them.
 //!
 //! # Not here
-//! Tokens, prompts and answers (executors), wasmtime (`pointsman-policy`), clocks and sockets
+//! Inputs, effects, facts and the feed of changed rows, as types (`pointsman-events`, which is exported
+//! again here). Tokens, prompts and answers (executors), wasmtime (`pointsman-policy`), clocks and sockets
 //! (the server).
 
 #![forbid(unsafe_code)]
@@ -63,41 +64,14 @@
 #![warn(clippy::float_arithmetic)]
 
 mod asked;
-mod config;
-mod effect;
-mod fact;
-mod feed;
-#[cfg(any(test, feature = "test-util"))]
-pub mod fixture;
-mod handled;
-mod input;
-mod log;
 mod machine;
 mod policies;
 mod recorded;
-mod sessions;
 mod view;
 
 pub use asked::Asked;
-pub use config::{Config, InvalidConfig};
-pub use effect::{BlockCopy, Effect, StartOrder};
-pub use fact::{
-    Clock, Decided, ExpiredWhy, Fact, FailedWhy, Outcome, PlacedIn, RefusedWhy, RequeuedWhy,
-    Stamped, Stay,
-};
-pub use feed::{Feed, Named, Relay};
-pub use handled::{AttachError, Handled};
-pub use input::{
-    Availability, BlockKind, DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, Kept,
-    KvReport, KvSpec, NewRequest, PrefixEvent, Progress, PromptBlocks, PromptCount, ReadableBlocks,
-    RetryClass, SequenceRef, StepReport, Tier,
-};
-pub use machine::{
-    BrokenInvariant, ExecutorSnapshot, Machine, Obstacle, PotentialLoad, Probe, ProbedExecutor,
-    QueueSnapshot, WaitReason, WaitReasons, Walk,
-};
-pub use pointsman_interface::*;
-pub use policies::{NoPolicies, Policies, Recorder, Sink, Strike, Tap};
+pub use machine::{BrokenInvariant, Machine, WaitReasons};
+pub use pointsman_events::*;
+pub use policies::{NoPolicies, Policies, Sink, Tap};
 pub use recorded::RecordedMachine;
-pub use sessions::Sessions;
 pub use view::View;

@@ -7,16 +7,9 @@
 //! # Not here
 //! The choice of answers that may take effect: the interlock's, in [`crate::Machine::decide`].
 
-use std::fmt;
-
 use crate::asked::Asked;
-use crate::fact::{Clock, Stamped};
-use crate::input::Input;
 use crate::view::View;
-use pointsman_interface::Hook;
-use pointsman_interface::Refusal;
-use pointsman_interface::{Answer, Author, Reply};
-use pointsman_interface::{Micros, RequestId, Round};
+use pointsman_events::{Answer, Author, Hook, Refusal, Reply, RequestId, Strike};
 
 /// An answerer of the machine's questions.
 ///
@@ -44,20 +37,6 @@ pub trait Policies {
     fn struck(&mut self, view: &View<'_>, strike: &Strike) {
         let _ = (view, strike);
     }
-}
-
-/// A liveness bound that ran out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Strike {
-    /// The time at which the bound ran out, in µs.
-    pub at: Micros,
-    /// The decision that let the bound run out.
-    pub hook: Hook,
-    /// The bound that ran out.
-    pub clock: Clock,
-    /// The request that waited; absent: the sequences of a device, not one alone.
-    pub request: Option<RequestId>,
 }
 
 impl<P: Policies + ?Sized> Policies for &mut P {
@@ -119,17 +98,4 @@ impl<P: Policies, S: Sink<P>> Policies for Tap<P, S> {
     fn struck(&mut self, view: &View<'_>, strike: &Strike) {
         self.inner.struck(view, strike);
     }
-}
-
-/// A keeper of a record of what a runtime does to its machine, and of what comes of it. With a
-/// [`Sink`] for the questions it has all there is to do a run again.
-pub trait Recorder: fmt::Debug {
-    /// Notes that the machine is given `input`.
-    fn input(&mut self, now: Micros, input: &Input);
-
-    /// Notes that the machine is told to decide, after its round `round`.
-    fn round(&mut self, now: Micros, round: Round);
-
-    /// Notes a fact of the machine.
-    fn fact(&mut self, stamped: &Stamped);
 }

@@ -2,13 +2,9 @@
 
 use std::ops::Deref;
 
-use crate::effect::Effect;
-use crate::fact::Stamped;
-use crate::handled::Handled;
-use crate::input::{Input, InternedId};
 use crate::machine::Machine;
-use crate::policies::{Policies, Recorder};
-use pointsman_interface::Micros;
+use crate::policies::Policies;
+use pointsman_events::{Effect, Handled, Input, InternedId, Micros, Recorder, Stamped};
 
 /// A machine, and the recorder that is told of everything that is done to it and comes of it.
 ///

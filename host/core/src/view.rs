@@ -1,9 +1,9 @@
 //! The machine as a policy's host sees it while a question is asked: read-only.
 
-use crate::log::{News, RowKey};
-use crate::machine::{Machine, Walk};
-use pointsman_interface::rows::{Cached, Change, NameKind, Request};
-use pointsman_interface::{Eviction, ExecutorId, RequestId, RowKinds, Shortage};
+use crate::machine::Machine;
+use pointsman_events::changes::{ChangeLog, RowKey, Stamp};
+use pointsman_events::rows::{Cached, Change, NameKind, Request};
+use pointsman_events::{Eviction, ExecutorId, RequestId, RowKinds, RowSource, Shortage, Walk};
 
 /// A read-only view of a [`Machine`].
 #[derive(Clone, Copy, Debug)]
@@ -57,35 +57,6 @@ impl<'a> View<'a> {
         self.machine.spared(shortage, eviction)
     }
 
-    /// Position after the newest row change.
-    pub(crate) fn end(&self) -> u64 {
-        self.machine.log().end()
-    }
-
-    /// Row changes from `position` on; absent where they are no longer kept.
-    pub(crate) fn since(
-        &self,
-        position: u64,
-    ) -> Option<impl Iterator<Item = (u64, &'a News)> + 'a> {
-        self.machine.log().since(position)
-    }
-
-    /// The row behind `key` as it is now, if it is there.
-    pub(crate) fn row(&self, key: RowKey) -> Option<Change> {
-        self.machine.row(key)
-    }
-
-    /// Tells whether the row behind `key` has not changed from `position` on.
-    pub(crate) fn is_unchanged(&self, key: RowKey, position: u64) -> bool {
-        let stamp = self.machine.stamp(key);
-        stamp.is_some_and(|stamp| stamp.is_before(position))
-    }
-
-    /// The news that the row behind `key` is gone, if it has not come back since.
-    pub(crate) fn gone(&self, key: RowKey) -> Option<Change> {
-        self.machine.gone(key)
-    }
-
     /// Every row there is of these kinds, as a policy that knows nothing is told them.
     #[must_use]
     pub fn rows(&self, kinds: RowKinds) -> Vec<Change> {
@@ -93,9 +64,26 @@ impl<'a> View<'a> {
         self.everything(kinds, &mut rows);
         rows
     }
+}
 
-    /// Every row there is of these kinds, in the order a policy needs them: names first.
-    pub(crate) fn everything(&self, kinds: RowKinds, out: &mut Vec<Change>) {
+impl RowSource for View<'_> {
+    fn log(&self) -> &ChangeLog {
+        self.machine.log()
+    }
+
+    fn row(&self, key: RowKey) -> Option<Change> {
+        self.machine.row(key)
+    }
+
+    fn stamp(&self, key: RowKey) -> Option<Stamp> {
+        self.machine.stamp(key)
+    }
+
+    fn gone(&self, key: RowKey) -> Option<Change> {
+        self.machine.gone(key)
+    }
+
+    fn everything(&self, kinds: RowKinds, out: &mut Vec<Change>) {
         self.machine.all_rows(kinds, out);
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use cudarc::driver::result::{free_host, malloc_host, memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::{CudaContext, CudaStream, sys};
-use pointsman_core::BlockCopy;
 use pointsman_engine::model::backend::{DeviceError, KvBlocks, SwapDirection};
+use pointsman_events::BlockCopy;
 
 use crate::{failed, in_words};
 

@@ -7,9 +7,6 @@ use cudarc::cublas::{CudaBlas, sys as blas};
 #[cfg(feature = "test-util")]
 use cudarc::driver::result::memset_d8_async;
 use cudarc::driver::{CudaSlice, CudaStream};
-use pointsman_core::BlockCopy;
-#[cfg(feature = "test-util")]
-use pointsman_core::BlockId;
 use pointsman_engine::model::backend::{
     Backend, Chunk, DeviceError, KvShape, SwapDirection, SwapTicket, SwapWait, SwapsAtOnce,
 };
@@ -18,6 +15,9 @@ use pointsman_engine::model::graph::{Activations, forward};
 use pointsman_engine::model::host::HostModel;
 #[cfg(feature = "test-util")]
 use pointsman_engine::test_util::schedules::WithPoison;
+use pointsman_events::BlockCopy;
+#[cfg(feature = "test-util")]
+use pointsman_events::BlockId;
 
 use crate::buffer::{Rows, address, alloc};
 use crate::device::{ContextLife, CudaDevice};

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
-use pointsman_core::BlockId;
 use pointsman_cuda::module::{Kernel, PTX};
 use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
 use pointsman_engine::cpu::{CpuBackend, Processors};
@@ -17,6 +16,7 @@ use pointsman_engine::test_util::models;
 use pointsman_engine::test_util::schedules::{
     Evictions, WithPoison, check, check_evicting, run_all_alone, shape,
 };
+use pointsman_events::BlockId;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use pointsman_core::BlockId;
 use pointsman_cuda::emulation::{self, ThreadOrder};
 use pointsman_cuda::probe::{self, NoDevice};
 use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
 use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits};
 use pointsman_engine::test_util::models;
+use pointsman_events::BlockId;
 
 const SHAPE: KvShape = KvShape {
     tokens_per_block: 16,

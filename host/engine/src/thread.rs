@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use pointsman_core::{ExecutorId, Incarnation, ModelId};
+use pointsman_events::{ExecutorId, Incarnation, ModelId};
 use pointsman_executor::contract::{Command, Event, Events};
 use pointsman_executor::handle::{Ended, EngineHandle, EngineWork};
 use pointsman_executor::stats::EngineStats;

@@ -7,11 +7,11 @@
 
 use std::fs;
 
-use pointsman_core::BlockId;
 use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::test_util::models;
+use pointsman_events::BlockId;
 use safetensors::Dtype;
 use serde::Deserialize;
 use serde_json::Value;

@@ -12,7 +12,6 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use pointsman_core::BlockId;
 use pointsman_engine::cpu::{CpuBackend, KvMemory, Processors, kv_bytes_per_token};
 use pointsman_engine::model::backend::{Backend, Chunk, KvBlocks, KvShape, Logits};
 use pointsman_engine::model::host::HostModel;
@@ -20,6 +19,7 @@ use pointsman_engine::test_util::models;
 use pointsman_engine::test_util::schedules::{
     Evictions, Solo, WithPoison, check, check_evicting, run_all_alone, shape,
 };
+use pointsman_events::BlockId;
 use safetensors::Dtype;
 use serde_json::json;
 

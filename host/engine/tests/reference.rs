@@ -4,12 +4,12 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
-use pointsman_core::BlockId;
 use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::config::{Extra, Head, LlamaConfig, Rotation};
 use pointsman_engine::test_util::models;
+use pointsman_events::BlockId;
 use safetensors::Dtype;
 use serde_json::Value;
 

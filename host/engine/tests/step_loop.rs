@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
-use pointsman_core::{Arrangement, BlockId, ModelId, RequestId, RetryClass};
 use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
+use pointsman_events::{Arrangement, BlockId, ModelId, RequestId, RetryClass};
 use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::delivery::{self, Deliveries, Delivery};
 use pointsman_executor::job::{Job, JobState};

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use pointsman_core::{BlockId, Incarnation, RequestId, SequenceRef};
 use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::thread::Recovery;
+use pointsman_events::{BlockId, Incarnation, RequestId, SequenceRef};
 use pointsman_executor::contract::{Command, Event};
 use pointsman_executor::delivery::{self, Deliveries};
 use pointsman_executor::handle::{Ended, EngineWork};

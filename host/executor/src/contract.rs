@@ -18,7 +18,7 @@
 //!    are computed in the order of the last [`Command::Arrange`], but no sequence goes without.
 //! 5. Commands about an unknown sequence, or one of another incarnation, change nothing.
 
-use pointsman_core::{
+use pointsman_events::{
     Arrangement, Availability, BlockId, ExecutorId, HostBlockId, Incarnation, KvReport,
     PromptCount, RetryClass, SequenceRef, StartOrder, StepReport,
 };

@@ -14,7 +14,7 @@
 //! Dropping the [`Deliveries`] says that the client has left. Nothing here tells the machine so;
 //! that is the response's duty.
 
-use pointsman_core::Outcome;
+use pointsman_events::Outcome;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;

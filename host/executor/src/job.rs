@@ -7,7 +7,7 @@
 //!
 //! # Not here
 //! The choice of a sequence's executor and blocks: the machine's, in each
-//! [`pointsman_core::StartOrder`].
+//! [`pointsman_events::StartOrder`].
 
 use std::mem;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::header::{self, HeaderName, HeaderValue};
 use http::uri::Scheme;
 use http::{HeaderMap, Uri};
-use pointsman_core::KvReport;
+use pointsman_events::KvReport;
 
 /// A server elsewhere, to be an executor.
 #[derive(Clone, Debug, PartialEq, Eq)]

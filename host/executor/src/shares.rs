@@ -8,7 +8,7 @@
 //! 3. What is left of the budget goes to prompts, up to the arrangement's `prefill_max` tokens for
 //!    all of them: first the ones it names, in its order, then the others in order of arrival.
 
-use pointsman_core::{Arrangement, RequestId};
+use pointsman_events::{Arrangement, RequestId};
 
 /// The need of one sequence.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pointsman_core::Progress;
+use pointsman_events::Progress;
 
 /// Counters over all lives of an engine.
 #[derive(Debug, Default)]

@@ -10,9 +10,9 @@
 
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
-use pointsman_core::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
 use pointsman_driver::message::TicketId;
 use pointsman_driver::quota::{LimitKind, OverLimit};
+use pointsman_events::{ExpiredWhy, FailedWhy, Outcome, RefusedWhy};
 use pointsman_executor::delivery::Authorship;
 use pointsman_notation::Time;
 use schemars::JsonSchema;

@@ -168,8 +168,8 @@ impl KeyHolder {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::rows::ExecutorKind;
     use pointsman_driver::catalog::ExecutorEntry;
+    use pointsman_events::rows::ExecutorKind;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pointsman_core::rows::RequestClass;
+use pointsman_events::rows::RequestClass;
 
 use super::auth::ApiKeys;
 use super::cors::Origins;

@@ -1,10 +1,10 @@
 //! The part of a request in a trace, as its route and its headers tell it.
 
 use hyper::{HeaderMap, Request};
-use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::finished::ACCESS;
 use pointsman_driver::spans::{EarlyRefusal, Operation, SpanQueue, TraceOrigin};
+use pointsman_events::Micros;
 use pointsman_executor::trace::TraceHeaders;
 
 use super::App;

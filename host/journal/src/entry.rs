@@ -1,12 +1,12 @@
 //! The entries of a journal.
 //!
 //! These types are the format: fields are written in this order, variants by position. A change to
-//! one of them, or to a type of the core in them, is a new version of the format (see the README).
+//! one of them, or to a type of `pointsman-events` in them, is a new version of the format (see the README).
 //! Writers borrow the large ones; readers own them.
 
 use std::borrow::Cow;
 
-use pointsman_core::{Answer, Hook, Input, Micros, Needs, Reply, RequestId, Round, Stamped};
+use pointsman_events::{Answer, Hook, Input, Micros, Needs, Reply, RequestId, Round, Stamped};
 use serde::{Deserialize, Serialize};
 
 use crate::blob::{Blob, ContentHash};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pointsman_core::{Author, Hook, PolicyFault};
+use pointsman_events::{Author, Hook, PolicyFault};
 use serde::Serialize;
 
 use crate::entry::Entry;

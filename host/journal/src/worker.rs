@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use pointsman_core::Micros;
+use pointsman_events::Micros;
 use tracing::{info, warn};
 
 use crate::entry::{Entry, Gap, Header};

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
-use pointsman_core::Micros;
+use pointsman_events::Micros;
 
 use crate::components::Component;
 use crate::entry::{Entry, Header, Keyframe};

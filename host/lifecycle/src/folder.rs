@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-use pointsman_core::Micros;
+use pointsman_interface::Micros;
 
 use crate::state::FolderId;
 

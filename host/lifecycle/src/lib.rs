@@ -50,7 +50,7 @@ use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pointsman_core::{Bounds, Micros};
+use pointsman_interface::{Bounds, Micros};
 use pointsman_policy::{LoadError, PolicyComponent, PolicyEngine};
 use tokio::sync::watch::Receiver as Watched;
 

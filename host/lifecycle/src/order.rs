@@ -9,7 +9,7 @@
 
 use std::task::Waker;
 
-use pointsman_core::{Hook, HookSet};
+use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::{Digest, Mode};
 use tokio::sync::{mpsc, oneshot};
 

@@ -1,7 +1,7 @@
 //! The reconciler's way to the policies in force, which the driver owns.
 
-use pointsman_core::Micros;
-use pointsman_core::Needs;
+use pointsman_interface::Micros;
+use pointsman_interface::Needs;
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, Snapshot};
 
 use super::report::ReloadStep;

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 
-use pointsman_core::Bounds;
+use pointsman_interface::Bounds;
 use pointsman_policy::{
     COMPONENT_BYTES_MAX, CompileCache, Digest, Limits, Made, PolicyComponent, PolicyEngine,
 };

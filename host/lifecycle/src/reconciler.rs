@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use pointsman_core::Micros;
+use pointsman_interface::Micros;
 use pointsman_policy::Probation;
 use tokio::sync::{mpsc, watch};
 

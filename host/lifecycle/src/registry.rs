@@ -18,7 +18,7 @@ mod plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pointsman_core::{Hook, HookSet};
+use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::{Assignment, Digest, OnFailure};
 
 use super::background::JobId;

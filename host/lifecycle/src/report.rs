@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
 
-use pointsman_core::{Hook, HookSet, Micros};
+use pointsman_interface::{Hook, HookSet, Micros};
 use pointsman_policy::{CanaryShare, Digest, Mode, Quarantined, Restored};
 use serde_json::{Map, Value};
 

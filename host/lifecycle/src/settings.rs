@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pointsman_core::Hook;
+use pointsman_interface::Hook;
 use pointsman_policy::{Limits, Probation};
 use serde_json::{Map, Value};
 

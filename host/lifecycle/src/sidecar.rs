@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::string::FromUtf8Error;
 
-use pointsman_core::Bounds;
+use pointsman_interface::Bounds;
 use pointsman_notation::{TomlError, TomlProblem, TomlText};
 use pointsman_policy::{Digest, Limits, Mode, OnFailure, PolicyComponent, PolicySource};
 use serde::Deserialize;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pointsman_core::{Hook, HookSet};
+use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::Digest;
 use serde_json::Value;
 use tracing::{info, warn};

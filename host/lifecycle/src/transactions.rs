@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use pointsman_core::Micros;
+use pointsman_interface::Micros;
 use pointsman_notation::chain;
 use pointsman_policy::{Digest, LoadError, Restored, StartError};
 

@@ -7,7 +7,7 @@
 //!
 //! Hashes are of a tenant and a model. They are all that is kept.
 
-use pointsman_core::SessionKey;
+use pointsman_events::SessionKey;
 use pointsman_http::fields::{Fields, read};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::HeaderValue;
-use pointsman_core::rows::{ExecutorKind, RequestClass};
-use pointsman_core::{Micros, SessionKey};
 use pointsman_driver::catalog::ExecutorEntry;
 use pointsman_driver::message::Hints;
+use pointsman_events::rows::{ExecutorKind, RequestClass};
+use pointsman_events::{Micros, SessionKey};
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::{Fields, closed_object, mismatch, mismatched_text};
 use pointsman_http::openapi::named;

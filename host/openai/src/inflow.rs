@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::HeaderMap;
-use pointsman_core::Outcome;
 use pointsman_driver::message::{Ticket, TicketId};
+use pointsman_events::Outcome;
 use pointsman_executor::delivery::{Deliveries, Delivery, End, Placement, StopReason};
 use pointsman_executor::relay::RelayedResponse;
 use pointsman_http::authorship;

@@ -48,11 +48,11 @@ use std::sync::Arc;
 
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, StatusCode};
-use pointsman_core::Micros;
-use pointsman_core::rows::ExecutorKind;
 use pointsman_driver::catalog::ExecutorEntry;
 use pointsman_driver::clock::unix_seconds;
 use pointsman_driver::message::{Submission, SubmitError, TicketId};
+use pointsman_events::Micros;
+use pointsman_events::rows::ExecutorKind;
 use pointsman_executor::prompt::GenerationDefaults;
 use pointsman_executor::relay::RelayedResponse;
 use pointsman_http::answer::{HttpReply, JSON, reply, streamed};

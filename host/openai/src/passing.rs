@@ -6,8 +6,8 @@
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, Request};
-use pointsman_core::PromptBlocks;
 use pointsman_driver::spans::Operation;
+use pointsman_events::PromptBlocks;
 use pointsman_executor::job::{Job, Sampling};
 use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall};
 use pointsman_http::fields::{Fields, read_whole};

@@ -3,7 +3,7 @@
 //! Each hash is a part of a SHA-256 over the tokens of its block and the digest before it, so that it
 //! stands for the prompt from its beginning. Nobody can make a prompt that has the hashes of another.
 
-use pointsman_core::{BlockHash, PromptBlocks};
+use pointsman_events::{BlockHash, PromptBlocks};
 use pointsman_http::PrefixCache;
 use sha2::{Digest, Sha256};
 

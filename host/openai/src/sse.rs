@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::metrics::StreamMetrics;
+use pointsman_events::Micros;
 use pointsman_http::error::ApiError;
 
 use super::envelope::Envelope;

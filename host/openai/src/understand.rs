@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pointsman_core::{PromptBlocks, SessionKey};
 use pointsman_driver::catalog::Catalog;
 use pointsman_driver::message::{Hints, Submission};
 use pointsman_driver::operator::{RequestSize, RouteQuery};
+use pointsman_events::{PromptBlocks, SessionKey};
 use pointsman_executor::job::Job;
 use pointsman_executor::prompt::GenerationDefaults;
 use pointsman_http::error::{ApiError, quoted};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use pointsman_core::{Availability, KvReport};
+use pointsman_events::{Availability, KvReport};
 use pointsman_executor::handle::FoundModel;
 use pointsman_executor::server::{MetricNames, ServerConfig, ServerLoad, ServerSoftware};
 use serde_json::Value;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use pointsman_core::{
+use pointsman_events::{
     Availability, ExecutorId, Incarnation, Progress, RequestId, RetryClass, SequenceRef, StepReport,
 };
 use pointsman_executor::contract::{Command, Event, Events, ServerChange, Start};

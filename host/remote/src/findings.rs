@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pointsman_core::Availability;
+use pointsman_events::Availability;
 use pointsman_executor::handle::FoundModel;
 use pointsman_executor::server::{ServerLoad, ServerSoftware};
 

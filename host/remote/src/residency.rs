@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
-use pointsman_core::Availability;
+use pointsman_events::Availability;
 use pointsman_executor::server::ServerSoftware;
 use serde_json::{Value, json};
 use tokio::sync::Mutex as Turn;

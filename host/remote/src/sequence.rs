@@ -13,7 +13,7 @@ use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
-use pointsman_core::SequenceRef;
+use pointsman_events::SequenceRef;
 use pointsman_executor::delivery::TextSink;
 use pointsman_executor::relay::{
     BrokenStream, CONNECTION_HEADERS, ClientGone, RelayBeginning, RelayFrame, RelaySender,

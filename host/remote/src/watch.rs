@@ -5,7 +5,7 @@
 
 use http::{HeaderMap, StatusCode};
 use memchr::memmem;
-use pointsman_core::PromptCount;
+use pointsman_events::PromptCount;
 use pointsman_executor::relay::is_event_stream;
 use serde_json::Value;
 

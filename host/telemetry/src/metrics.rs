@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::metrics::DescribedMetric;
+use pointsman_interface::Micros;
 
 use crate::names::{CONVENTIONAL, Conventional};
 use crate::otlp::{

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::spans::{Operation, PlacementEnd, PlacementSpan, RequestSpan, Wait};
 use pointsman_executor::delivery::StopReason;
 use pointsman_executor::trace::SpanId;
+use pointsman_interface::Micros;
 
 use crate::names;
 use crate::otlp::{

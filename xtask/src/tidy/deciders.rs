@@ -12,7 +12,7 @@ use super::shown::{self, quoted};
 const HEADING: &str = "| decision | who makes it | what bounds it, and why | recorded as |";
 const HOOKS: &str = "wit/hooks.wit";
 const SETTINGS: &str = "examples/pointsman.toml";
-const FACTS: &str = "host/core/src/fact.rs";
+const FACTS: &str = "host/events/src/fact.rs";
 
 /// Tables of the configuration in which every key decides something.
 const TABLES: [&str; 3] = ["core", "http", "hints"];

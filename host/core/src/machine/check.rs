@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_interface::rows::Stage;
-use pointsman_interface::{ExecutorId, ModelId, RequestId, TenantId};
+use pointsman_events::rows::Stage;
+use pointsman_events::{ExecutorId, ModelId, RequestId, TenantId};
 
 use super::ledger::{Attachment, Device, Executor, SlotUse};
 use super::requests::{InSlot, Phase, Request};

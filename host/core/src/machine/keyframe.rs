@@ -17,8 +17,7 @@ use std::collections::VecDeque;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::log::ChangeLog;
-use pointsman_interface::rows::Moment;
+use pointsman_events::rows::Moment;
 
 use super::Machine;
 use super::ledger::{Ledger, Sets};
@@ -99,24 +98,6 @@ impl Machine {
         self.config.validate().map_err(|error| error.to_string())?;
         self.ledger.check_ids()?;
         self.check_invariants().map_err(|error| error.to_string())
-    }
-}
-
-/// Writes only its end: nobody has read the entries.
-impl Serialize for ChangeLog {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_newtype_struct("ChangeLog", &(self.end(), self.entries_max))
-    }
-}
-
-impl<'de> Deserialize<'de> for ChangeLog {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (base, entries_max) = Deserialize::deserialize(deserializer)?;
-        Ok(Self {
-            entries: VecDeque::new(),
-            entries_max,
-            base,
-        })
     }
 }
 

@@ -33,22 +33,16 @@ mod timers;
 mod unserved;
 mod wait;
 
-use crate::config::{Config, InvalidConfig};
-use crate::effect::Effect;
-use crate::fact::Stamped;
-use crate::input::{DeviceSpec, ExecutorSpec};
-use crate::log::ChangeLog;
 use crate::view::View;
-use pointsman_interface::rows::{Health, NameKind, RequestClass, SequenceState};
-use pointsman_interface::{
-    Arrangement, BlockId, DeviceId, Eviction, ExecutorId, Incarnation, Micros, RequestId, Round,
-    Shortage,
+use pointsman_events::changes::ChangeLog;
+use pointsman_events::rows::{NameKind, RequestClass};
+use pointsman_events::{
+    BlockId, Config, DeviceId, DeviceSpec, Effect, Eviction, ExecutorId, ExecutorSnapshot,
+    ExecutorSpec, InvalidConfig, Micros, QueueSnapshot, RequestId, Round, Shortage, Stamped, Walk,
 };
 
 pub use check::BrokenInvariant;
-pub use interlock::Walk;
-pub use probe::{PotentialLoad, Probe, ProbedExecutor};
-pub use wait::{Obstacle, WaitReason, WaitReasons};
+pub use wait::WaitReasons;
 
 use interlock::Books;
 use ledger::Ledger;
@@ -64,47 +58,6 @@ pub struct Machine {
     ledger: Ledger,
     requests: Requests,
     out: Outbox,
-}
-
-/// An executor as monitors and tests see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct ExecutorSnapshot {
-    /// The id of the executor.
-    pub id: ExecutorId,
-    /// The name of the executor.
-    pub name: String,
-    /// The device that its blocks are on.
-    pub device: DeviceId,
-    /// The executor's readiness to serve.
-    pub health: Health,
-    /// The executor's present life.
-    pub incarnation: Incarnation,
-    /// Slots in use, leaving and reserved ones included.
-    pub slots_used: u32,
-    /// Slots of the executor in all.
-    pub slots_total: u32,
-    /// Tokens per step that it was last allotted.
-    pub tokens_max: Option<u32>,
-    /// Tokens of its steps since its device's last allotment; since it was attached, where its
-    /// device's tokens are not allotted.
-    pub tokens_used: u64,
-    /// The way in which its engine spends them.
-    pub arrangement: Arrangement,
-    /// The requests that are placed there.
-    pub sequences: Vec<(RequestId, SequenceState)>,
-}
-
-/// The queue as monitors and tests see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct QueueSnapshot {
-    /// Queued requests, in order of arrival.
-    pub queued: Vec<RequestId>,
-    /// Parked requests, in order of arrival.
-    pub parked: Vec<RequestId>,
-    /// Requests for which room is being made, each with its executor.
-    pub reserved: Vec<(RequestId, ExecutorId)>,
 }
 
 // === impl Machine: making and polling ===

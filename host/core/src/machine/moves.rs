@@ -8,11 +8,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::effect::{Effect, StartOrder};
-use crate::fact::{Decided, Fact, Outcome, PlacedIn, RequeuedWhy};
-use pointsman_interface::Shortage;
-use pointsman_interface::{DeviceId, ExecutorId, Micros, RequestId};
-use pointsman_interface::{EvictHow, Eviction, Victim};
+use pointsman_events::{
+    Decided, DeviceId, Effect, EvictHow, Eviction, ExecutorId, Fact, Micros, Outcome, PlacedIn,
+    RequestId, RequeuedWhy, Shortage, StartOrder, Victim,
+};
 
 use super::Machine;
 use super::ledger::{Freed, Grown, Step};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_interface::rows::{Name, NameKind};
+use pointsman_events::rows::{Name, NameKind};
 
 /// Names by kind and id. An id is the position of its name among those of its kind.
 #[derive(Clone, Debug, Default)]

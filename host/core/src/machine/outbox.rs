@@ -5,12 +5,9 @@
 
 use std::collections::VecDeque;
 
-use crate::config::Config;
-use crate::effect::Effect;
-use crate::fact::{Fact, Outcome, Stamped};
-use crate::log::{ChangeLog, RowKey, Stamp};
-use pointsman_interface::rows::{Completion, Moment};
-use pointsman_interface::{Micros, RequestId, Round};
+use pointsman_events::changes::{ChangeLog, RowKey, Stamp};
+use pointsman_events::rows::{Completion, Moment};
+use pointsman_events::{Config, Effect, Fact, Micros, Outcome, RequestId, Round, Stamped};
 
 use super::timers::Timers;
 

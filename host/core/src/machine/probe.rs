@@ -5,47 +5,15 @@
 
 use std::sync::Arc;
 
-use crate::fact::PlacedIn;
-use crate::input::NewRequest;
-use pointsman_interface::RefusalCause;
-use pointsman_interface::rows::{self, Cached, ExecutorInfo, ExecutorLoad, Stage};
-use pointsman_interface::{DeviceId, ExecutorId, Micros, RequestId};
+use pointsman_events::rows::{self, ExecutorInfo, ExecutorLoad, Stage};
+use pointsman_events::{
+    DeviceId, ExecutorId, Micros, NewRequest, Probe, ProbedExecutor, RequestId,
+};
 
 use super::Machine;
 use super::interlock::check_place;
 use super::ledger::{Device, Executor};
 use super::requests::Request;
-
-/// A request that has not arrived, as it would stand if it had.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
-    /// The request as a policy would see it, queued. Its id is that of the next one to arrive.
-    pub request: Arc<rows::Request>,
-    /// The part of its prompt that is cached.
-    pub cached: Cached,
-    /// The attached executors, in attach order.
-    pub executors: Vec<ProbedExecutor>,
-}
-
-/// An executor as the request of a [`Probe`] finds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProbedExecutor {
-    /// The executor.
-    pub id: ExecutorId,
-    /// The interlock's verdict now.
-    pub verdict: Result<PlacedIn, RefusalCause>,
-    /// The executor's load if the request were placed there.
-    pub load: PotentialLoad,
-}
-
-/// The load of an executor if a request were placed there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PotentialLoad {
-    /// Blocks that its sequences would hold. One that the request would share with them counts once.
-    pub blocks_used: u64,
-    /// Prompt tokens that it would have yet to compute, without those that are cached.
-    pub prefill_tokens_pending: u64,
-}
 
 impl Machine {
     /// The state in which `new` would be if it had arrived now and been let into the queue.
@@ -126,9 +94,9 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::{DeviceSpec, ExecutorSpec, KvSpec};
     use crate::policies::NoPolicies;
     use crate::{Config, Fact, Input, fixture};
+    use pointsman_events::{DeviceSpec, ExecutorSpec, KvSpec, PlacedIn, RefusalCause};
 
     const AT: Micros = Micros(7);
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::log::{RowKey, Stamp};
-use pointsman_interface::rows::{
+use pointsman_events::changes::{RowKey, Stamp};
+use pointsman_events::rows::{
     AskedRequest, Cached, Change, Name, NameKind, Request, Sequence, SequenceState,
 };
-use pointsman_interface::{ExecutorId, RequestId, RowKind, RowKinds};
+use pointsman_events::{ExecutorId, RequestId, RowKind, RowKinds};
 
 use super::Machine;
 use super::requests::{InSlot, Phase};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_interface::{DeviceId, ExecutorId, Micros, RequestId};
+use pointsman_events::{DeviceId, ExecutorId, Micros, RequestId};
 
 use super::CLASSES;
 

@@ -4,8 +4,7 @@
 //! a request arrives, and for all that wait in the first round after an executor came or went: one that
 //! dies and is back before that disturbs nobody.
 
-use crate::fact::{Outcome, RefusedWhy};
-use pointsman_interface::RequestId;
+use pointsman_events::{Outcome, RefusedWhy, RequestId};
 
 use super::Machine;
 use super::interlock::{Prospect, prospect};

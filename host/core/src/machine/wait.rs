@@ -2,53 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_interface::rows::{RequestClass, Stage};
-use pointsman_interface::{ExecutorId, Micros, ModelId, RefusalCause, RequestId};
+use pointsman_events::rows::{RequestClass, Stage};
+use pointsman_events::{ModelId, Obstacle, RequestId, WaitReason};
 
 use super::Machine;
 use super::interlock::check_place;
 use super::requests::Request;
-
-/// The reason for which a request without a place waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WaitReason {
-    /// Admission has not been asked about the request yet.
-    Arrived,
-    /// The request waits for room in the queue.
-    Parked,
-    /// Others give way to the request on that executor.
-    Reserved(ExecutorId),
-    /// A policy holds the request on purpose, until then at the latest.
-    Held(Micros),
-    /// Some executor could take the request: the policies have given others, or nobody, the place.
-    Turn,
-    /// No executor can take the request now. For each obstacle the number of executors where it is the
-    /// one that counts.
-    Blocked(BTreeMap<Obstacle, u32>),
-}
-
-/// The obstacle to a placement on one executor, the easiest to overcome first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Obstacle {
-    /// There are too few free blocks.
-    NoBlocks,
-    /// As many requests of the model run as may.
-    RunningMax,
-    /// As many distinct models are there as may be.
-    ModelsMax,
-    /// No slot is free, and the executor's queue has no room.
-    NoSlot,
-    /// The executor takes nothing new.
-    Unavailable,
-    /// The request could need more blocks than there are.
-    NeverFits,
-    /// The executor has failed the request before.
-    FailedBefore,
-    /// The request may not go there.
-    NotAllowed,
-    /// The model is not served there.
-    NotServed,
-}
 
 /// The reasons of several requests, found with one look at the executors for those that are alike. Good
 /// for as long as the machine is borrowed.
@@ -131,27 +90,5 @@ impl WaitReasons<'_> {
             }
         }
         WaitReason::Blocked(obstacles)
-    }
-}
-
-impl Obstacle {
-    /// The obstacle behind a refusal of a placement.
-    fn of(cause: RefusalCause) -> Option<Self> {
-        #[expect(
-            clippy::wildcard_enum_match_arm,
-            reason = "no other refusal is one of a placement"
-        )]
-        Some(match cause {
-            RefusalCause::NoBlocks { .. } => Obstacle::NoBlocks,
-            RefusalCause::RunningMax => Obstacle::RunningMax,
-            RefusalCause::ModelsMax => Obstacle::ModelsMax,
-            RefusalCause::NoSlot => Obstacle::NoSlot,
-            RefusalCause::Unavailable(_) => Obstacle::Unavailable,
-            RefusalCause::NeverFits { .. } => Obstacle::NeverFits,
-            RefusalCause::FailedBefore => Obstacle::FailedBefore,
-            RefusalCause::NotAllowed => Obstacle::NotAllowed,
-            RefusalCause::NotServed => Obstacle::NotServed,
-            _ => return None,
-        })
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{
     Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult,
 };
 
-use pointsman_core::{BlockCopy, BlockId};
+use pointsman_events::{BlockCopy, BlockId};
 
 use crate::model::backend::{KvBlocks, SwapDirection, to_usize};
 
@@ -166,7 +166,7 @@ impl StepBlocks<'_> {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::HostBlockId;
+    use pointsman_events::HostBlockId;
 
     use super::*;
 

@@ -28,7 +28,7 @@ mod simd;
 
 use std::sync::Arc;
 
-use pointsman_core::{BlockCopy, BlockId};
+use pointsman_events::{BlockCopy, BlockId};
 use rayon::ThreadPool;
 
 pub use memory::KvMemory;

@@ -1,6 +1,6 @@
 //! The seam between the step loop and what computes: one model with its KV pool.
 
-use pointsman_core::{BlockCopy, BlockId};
+use pointsman_events::{BlockCopy, BlockId};
 
 use super::config::LlamaConfig;
 

@@ -30,7 +30,7 @@ mod swaps;
 use std::fmt;
 use std::sync::Arc;
 
-use pointsman_core::{
+use pointsman_events::{
     Arrangement, ExecutorId, Incarnation, ModelId, Progress, RetryClass, SequenceRef, StepReport,
 };
 use pointsman_executor::contract::{Command, Event, Start};

@@ -7,7 +7,7 @@ use std::fmt;
 use std::slice::ChunksExactMut;
 use std::sync::Arc;
 
-use pointsman_core::{BlockCopy, ModelId};
+use pointsman_events::{BlockCopy, ModelId};
 
 use crate::model::backend::{Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait};
 use crate::text::ModelText;

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use pointsman_core::{BlockCopy, BlockId, HostBlockId, Progress, RetryClass, SequenceRef};
+use pointsman_events::{BlockCopy, BlockId, HostBlockId, Progress, RetryClass, SequenceRef};
 use pointsman_executor::contract::{Event, Start};
 use pointsman_executor::delivery::{LikelyToken, StopReason, TokenLogprob};
 use pointsman_executor::job::JobState;

@@ -5,7 +5,7 @@
 //! when that is done; until then it takes part in no step, and its host blocks are its own. Steps of other
 //! sequences are made meanwhile.
 
-use pointsman_core::{HostBlockId, SequenceRef};
+use pointsman_events::{HostBlockId, SequenceRef};
 use pointsman_executor::contract::Event;
 
 use super::running::{Arrival, RunningSequence};

@@ -23,7 +23,7 @@ use crate::model::files::ModelFiles;
 use crate::model::host::HostModel;
 use crate::sample::{Sampler, Tokens};
 use crate::text::ModelText;
-use pointsman_core::BlockId;
+use pointsman_events::BlockId;
 use pointsman_executor::job::Job;
 use pointsman_executor::test_util::{WholeAnswer, answer_alone};
 

@@ -1,7 +1,7 @@
 //! Sequences under random schedules, whose rows of logits must be those of solo runs, bit by bit.
 
 use fastrand::Rng;
-use pointsman_core::{BlockCopy, BlockId, HostBlockId};
+use pointsman_events::{BlockCopy, BlockId, HostBlockId};
 
 use crate::cpu::CpuBackend;
 use crate::model::backend::{Backend, Chunk, KvShape, Logits, SwapDirection, SwapWait};

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use crate::model::backend::{
     Backend, Chunk, DeviceError, Logits, SwapDirection, SwapTicket, SwapWait, SwapsAtOnce,
 };
-use pointsman_core::{BlockCopy, BlockId};
+use pointsman_events::{BlockCopy, BlockId};
 
 /// A token whose prompts, if they begin with it, have rows without a number.
 pub const POISON: u32 = 1023;

@@ -8,7 +8,7 @@ use crate::cpu::{CpuBackend, KvMemory, Processors, kv_bytes_per_token};
 use crate::model::backend::{Backend, KvBlocks, KvShape};
 use crate::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use crate::thread::{BackendFactory, EngineSpec, ModelSpec, Recovery, spawn};
-use pointsman_core::ModelId;
+use pointsman_events::ModelId;
 use pointsman_executor::contract::{Command, Events};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_executor::job::Job;

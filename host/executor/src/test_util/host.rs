@@ -7,7 +7,7 @@ mod arena;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::{Arrangement, BlockId, HostBlockId, Progress, RequestId, SequenceRef};
+use pointsman_events::{Arrangement, BlockId, HostBlockId, Progress, RequestId, SequenceRef};
 
 use super::{EXECUTOR, ExecutorUnderTest, FIRST_LIFE, SLOTS, WholeAnswer, reference, start};
 use crate::contract::{Command, Event};

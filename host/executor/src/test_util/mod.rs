@@ -12,7 +12,7 @@ mod scripted;
 pub mod suite;
 
 use fastrand::Rng;
-use pointsman_core::{
+use pointsman_events::{
     BlockId, DeviceId, ExecutorId, Incarnation, ModelId, RequestId, SequenceRef, StartOrder,
 };
 

@@ -4,7 +4,7 @@
 //! step, fail or lose everything, and hands the events on. Each token is a function of all tokens
 //! before and has a word for its text.
 
-use pointsman_core::{
+use pointsman_events::{
     Arrangement, BlockId, ExecutorId, Incarnation, Progress, RequestId, RetryClass, SequenceRef,
     StepReport,
 };

@@ -4,7 +4,7 @@
 //! into a situation; the [`TestHost`] checks what happens there.
 
 use fastrand::Rng;
-use pointsman_core::{Arrangement, ExecutorId, Incarnation, RequestId, SequenceRef};
+use pointsman_events::{Arrangement, ExecutorId, Incarnation, RequestId, SequenceRef};
 
 use super::{ExecutorUnderTest, SLOTS, TestHost, job, random_job, reference};
 use crate::contract::Command;

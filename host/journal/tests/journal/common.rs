@@ -13,8 +13,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use pointsman_core::rows::{ExecutorKind, Health, NameKind, RequestClass};
-use pointsman_core::{
+use pointsman_events::rows::{ExecutorKind, Health, NameKind, RequestClass};
+use pointsman_events::{
     Allotment, Allotments, Answer, Arrangement, Author, BlockHash, BlockKind, Clock, Decided,
     DeviceId, EvictHow, Eviction, ExecutorId, ExecutorSpec, ExecutorUpdate, ExpiredWhy, Fact,
     FailedWhy, FaultKind, Hook, Incarnation, Input, Kept, KvReport, LabelId, Micros, ModelId,

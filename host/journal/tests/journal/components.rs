@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::{keyframe, numbered, roster, run_info};
-use pointsman_core::Micros;
+use pointsman_events::Micros;
 use pointsman_journal::{
     Blob, Bound, Component, ContentHash, Entry, Folder, JournalReader, JournalSettings,
     JournalStats, JournalWriter, Keyframe, Roster,

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{Memory, everything, keyframe, numbered, run_info};
-use pointsman_core::{Micros, Round};
+use pointsman_events::{Micros, Round};
 use pointsman_journal::{
     Blob, Entry, Folder, FolderError, JournalReader, JournalSettings, JournalStartError,
     JournalWriter, Keyframe, PolicyEventEntry, read_bytes,

@@ -13,7 +13,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pointsman_core::{Bounds, Hook};
+use pointsman_interface::{Bounds, Hook};
 use pointsman_policy::{
     CompileCache, Digest, Limits, LoadError, Made, Mode, PolicyComponent, PolicyEngine, Runner,
     self_test,
@@ -236,7 +236,7 @@ impl fmt::Debug for Job {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_core::Micros;
+    use pointsman_interface::Micros;
 
     use super::*;
 

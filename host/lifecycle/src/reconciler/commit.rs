@@ -1,6 +1,6 @@
 //! From the present policies to the wanted ones: plans, made commits.
 
-use pointsman_core::Hook;
+use pointsman_interface::Hook;
 use pointsman_policy::{Assignment, CommitError, Committed, Install, Restored, Runner};
 
 use super::Reconciler;

@@ -1,6 +1,6 @@
 //! Orders carried out, all the way or not at all.
 
-use pointsman_core::{Hook, HookSet};
+use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::{Assignment, Commit, Digest, Mode};
 
 use super::Reconciler;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pointsman_core::{Hook, HookSet};
+use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::OnFailure;
 
 use super::Reconciler;

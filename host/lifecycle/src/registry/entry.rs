@@ -1,7 +1,7 @@
 //! One policy: its file, its embedded version, the preparation of the next one, and the installed
 //! ones.
 
-use pointsman_core::HookSet;
+use pointsman_interface::HookSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::{Hook, HookSet};
+use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::{Assignment, Commit, OnFailure};
 
 use super::{Entry, Registry, Version};

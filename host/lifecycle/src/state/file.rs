@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 
-use pointsman_core::{Hook, Micros};
+use pointsman_interface::{Hook, Micros};
 use pointsman_policy::{Cause, Digest, Quarantined};
 use serde::{Deserialize, Serialize};
 

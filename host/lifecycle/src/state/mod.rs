@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 
-use pointsman_core::Hook;
+use pointsman_interface::Hook;
 use pointsman_policy::{CompileCache, Digest, Mode, Quarantined};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use pointsman_core::Micros;
+use pointsman_interface::Micros;
 use pointsman_policy::Cause;
 use tempfile::TempDir;
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::fact::{Fact, RequeuedWhy};
-use crate::handled::AttachError;
-use crate::input::{Availability, DeviceSpec, ExecutorSpec, ExecutorUpdate, Kept, RetryClass};
-use pointsman_interface::rows::{Health, NameKind};
-use pointsman_interface::{DeviceId, ExecutorId, RequestId};
+use pointsman_events::rows::{Health, NameKind};
+use pointsman_events::{
+    AttachError, Availability, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
+    Fact, Kept, RequestId, RequeuedWhy, RetryClass,
+};
 
 use super::super::Machine;
 use super::super::ledger::Freed;

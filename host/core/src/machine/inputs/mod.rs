@@ -8,12 +8,12 @@
 mod fleet;
 mod sequences;
 
-use crate::fact::{ExpiredWhy, Fact, Outcome};
-use crate::handled::Handled;
-use crate::input::{Input, InternedId, NewRequest};
-use crate::log::RowKey;
-use pointsman_interface::rows::NameKind;
-use pointsman_interface::{ExecutorId, Micros, ModelId, RequestId, TenantId};
+use pointsman_events::changes::RowKey;
+use pointsman_events::rows::NameKind;
+use pointsman_events::{
+    ExecutorId, ExpiredWhy, Fact, Handled, Input, InternedId, Micros, ModelId, NewRequest, Outcome,
+    RequestId, TenantId,
+};
 
 use super::Machine;
 use super::ledger::Step;

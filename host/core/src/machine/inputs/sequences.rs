@@ -1,10 +1,10 @@
 //! Inputs about sequences: taken up, advanced by a step, finished, failed, or left.
 
-use crate::fact::{Clock, Fact, FailedWhy, Outcome, RequeuedWhy};
-use crate::input::{Progress, PromptCount, RetryClass, SequenceRef, StepReport};
-use pointsman_interface::Hook;
-use pointsman_interface::rows::Completion;
-use pointsman_interface::{ExecutorId, RequestId};
+use pointsman_events::rows::Completion;
+use pointsman_events::{
+    Clock, ExecutorId, Fact, FailedWhy, Hook, Outcome, Progress, PromptCount, RequestId,
+    RequeuedWhy, RetryClass, SequenceRef, StepReport,
+};
 
 use super::super::Machine;
 use super::super::interlock::check_eligible;

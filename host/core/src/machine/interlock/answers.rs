@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::Config;
-use pointsman_interface::{Allotment, admission};
-use pointsman_interface::{DeviceId, RequestId};
-use pointsman_interface::{Refusal, RefusalCause};
+use pointsman_events::{Allotment, Config, DeviceId, Refusal, RefusalCause, RequestId, admission};
 
 use super::super::count;
 use super::super::ledger::{Budgets, Ledger};

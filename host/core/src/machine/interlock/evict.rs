@@ -6,10 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use pointsman_interface::Shortage;
-use pointsman_interface::{DeviceId, RequestId};
-use pointsman_interface::{EvictHow, Eviction, Victim};
-use pointsman_interface::{Refusal, RefusalCause};
+use pointsman_events::{
+    DeviceId, EvictHow, Eviction, Refusal, RefusalCause, RequestId, Shortage, Victim,
+};
 
 use super::super::count;
 use super::super::ledger::{Executor, SlotUse, blocks_at_start};

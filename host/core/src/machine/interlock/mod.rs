@@ -24,7 +24,6 @@ use super::ledger::Ledger;
 use super::requests::Requests;
 
 pub(super) use answers::{check_admission, check_budgets, check_count, named, order};
-pub use walk::Walk;
 pub(super) use walk::walks;
 
 pub(super) use place::{

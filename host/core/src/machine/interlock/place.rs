@@ -1,9 +1,7 @@
 //! Checks of placements.
 
-use crate::fact::{PlacedIn, RefusedWhy};
-use pointsman_interface::ExecutorId;
-use pointsman_interface::rows::Health;
-use pointsman_interface::{Refusal, RefusalCause};
+use pointsman_events::rows::Health;
+use pointsman_events::{ExecutorId, PlacedIn, Refusal, RefusalCause, RefusedWhy};
 
 use super::super::count;
 use super::super::ledger::{Attachment, Executor, Ledger};

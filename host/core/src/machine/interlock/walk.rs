@@ -2,23 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::fact::PlacedIn;
-use pointsman_interface::rows::RequestClass;
-use pointsman_interface::{ExecutorId, RequestId};
+use pointsman_events::rows::RequestClass;
+use pointsman_events::{ExecutorId, PlacedIn, RequestId, Walk};
 
 use super::super::count;
 use super::super::ledger::Executor;
 use super::Books;
 use super::place::check_place;
-
-/// The way of one request along the executors of an answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Walk {
-    /// The executors that could not take it, as the answer names them, up to the one that could.
-    pub passed: Vec<ExecutorId>,
-    /// The executor on which it would be placed; absent: none of those named can take it.
-    pub to: Option<ExecutorId>,
-}
 
 /// Room that earlier requests of the same answer would take.
 #[derive(Default)]
@@ -85,10 +75,9 @@ fn slots_left(executor: &Executor) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_interface::Micros;
+    use pointsman_events::{ExecutorSpec, Micros, NewRequest};
 
     use super::*;
-    use crate::input::{ExecutorSpec, NewRequest};
     use crate::{Config, Input, Machine, fixture};
 
     const AT: Micros = Micros(7);

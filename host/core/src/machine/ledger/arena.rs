@@ -12,13 +12,12 @@
 //! # Bounds
 //! An arena has the blocks that its device was attached with. What finds no room there is not swapped.
 
-use pointsman_interface::{BlockId, DeviceId, ExecutorId, HostBlockId, RequestId};
+use pointsman_events::{BlockCopy, BlockId, DeviceId, ExecutorId, HostBlockId, RequestId};
 
 use super::super::count;
 use super::super::outbox::Outbox;
 use super::Ledger;
 use super::pool::blocks_for;
-use crate::effect::BlockCopy;
 
 /// The blocks of one device's host memory.
 #[derive(Clone, Debug)]

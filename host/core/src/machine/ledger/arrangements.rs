@@ -3,10 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::effect::Effect;
-use crate::fact::Fact;
-use pointsman_interface::ExecutorId;
-use pointsman_interface::{Arrangement, Author};
+use pointsman_events::{Arrangement, Author, Effect, ExecutorId, Fact};
 
 use super::super::outbox::Outbox;
 use super::Ledger;

@@ -8,8 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::input::{BlockKind, PrefixEvent};
-use pointsman_interface::BlockHash;
+use pointsman_events::{BlockHash, BlockKind, PrefixEvent};
 
 use super::prefix::Prefix;
 

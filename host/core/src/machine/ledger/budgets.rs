@@ -7,10 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::effect::Effect;
-use crate::fact::Fact;
-use pointsman_interface::{Author, TokensUsed};
-use pointsman_interface::{DeviceId, ExecutorId};
+use pointsman_events::{Author, DeviceId, Effect, ExecutorId, Fact, TokensUsed};
 
 use super::super::count;
 use super::super::outbox::Outbox;

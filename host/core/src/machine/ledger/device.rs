@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::input::{DeviceSpec, KvReport, KvSpec};
-use crate::log::Stamp;
 use crate::rows;
-use pointsman_interface::{DeviceId, ExecutorId, RequestId};
+use pointsman_events::changes::Stamp;
+use pointsman_events::{DeviceId, DeviceSpec, ExecutorId, KvReport, KvSpec, RequestId};
 
 use super::super::count;
 use super::arena::Arena;

@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::input::{Availability, ExecutorSpec};
-use crate::log::Stamp;
-use pointsman_interface::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
-use pointsman_interface::{Arrangement, ExecutorId, Incarnation, Micros, ModelId, RequestId};
+use pointsman_events::changes::Stamp;
+use pointsman_events::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
+use pointsman_events::{
+    Arrangement, Availability, ExecutorId, ExecutorSpec, Incarnation, Micros, ModelId, RequestId,
+};
 
 use super::super::{CLASSES, count};
 use super::faults::Faults;

@@ -6,10 +6,8 @@
 //! other one, and one more fault makes it what it was. A sequence served to its end makes it whole, as does
 //! the return of a server that was silent. What runs there runs on all the while.
 
-use pointsman_interface::Micros;
-use pointsman_interface::rows::Health;
-
-use crate::config::Config;
+use pointsman_events::rows::Health;
+use pointsman_events::{Config, Micros};
 
 /// The faults of one life after another.
 #[derive(Clone, Debug, Default)]

@@ -1,13 +1,11 @@
 //! Devices and executors that come, change and go.
 
-use crate::config::Config;
-use crate::effect::Effect;
-use crate::fact::Fact;
-use crate::handled::AttachError;
-use crate::input::{Availability, DeviceSpec, ExecutorSpec, KvReport, KvSpec};
-use crate::log::RowKey;
-use pointsman_interface::rows::{Health, Presence};
-use pointsman_interface::{Arrangement, DeviceId, ExecutorId, Incarnation, ModelId, RequestId};
+use pointsman_events::changes::RowKey;
+use pointsman_events::rows::{Health, Presence};
+use pointsman_events::{
+    Arrangement, AttachError, Availability, Config, DeviceId, DeviceSpec, Effect, ExecutorId,
+    ExecutorSpec, Fact, Incarnation, KvReport, KvSpec, ModelId, RequestId,
+};
 
 use super::super::outbox::Outbox;
 use super::super::timers::Timer;

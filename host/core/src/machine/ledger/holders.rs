@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_interface::ExecutorId;
+use pointsman_events::ExecutorId;
 
 /// The number of leases that list a block, by the executor of each. Nearly every block is held on
 /// one executor only.

@@ -38,10 +38,9 @@ mod tiers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 
-use crate::fact::Fact;
-use crate::log::RowKey;
-use pointsman_interface::rows::RequestClass;
-use pointsman_interface::{BlockId, DeviceId, ExecutorId, ModelId, RequestId, TenantId};
+use pointsman_events::changes::RowKey;
+use pointsman_events::rows::RequestClass;
+use pointsman_events::{BlockId, DeviceId, ExecutorId, Fact, ModelId, RequestId, TenantId};
 
 use super::outbox::Outbox;
 use super::requests::Urgency;

@@ -3,11 +3,9 @@
 
 use std::collections::btree_map::Entry;
 
-use crate::input::PromptCount;
-use crate::log::{RowKey, Stamp};
-use pointsman_interface::RefusalCause;
-use pointsman_interface::rows::{Health, Presence, Request as RequestRow};
-use pointsman_interface::{ExecutorId, Micros, ModelId, TenantId};
+use pointsman_events::changes::{RowKey, Stamp};
+use pointsman_events::rows::{Health, Presence, Request as RequestRow};
+use pointsman_events::{ExecutorId, Micros, ModelId, PromptCount, RefusalCause, TenantId};
 
 use super::super::outbox::Outbox;
 use super::super::requests::Request;

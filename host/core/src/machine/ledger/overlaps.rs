@@ -6,8 +6,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use pointsman_interface::ExecutorId;
-use pointsman_interface::rows::{Cached, Overlap};
+use pointsman_events::ExecutorId;
+use pointsman_events::rows::{Cached, Overlap};
 
 use super::super::requests::Request;
 use super::Ledger;

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::fact::PlacedIn;
-use pointsman_interface::RefusalCause;
-use pointsman_interface::rows::{ExecutorKind, RequestClass};
-use pointsman_interface::{BlockId, DeviceId, ExecutorId, RequestId};
+use pointsman_events::rows::{ExecutorKind, RequestClass};
+use pointsman_events::{
+    BlockId, DeviceId, ExecutorId, PlacedIn, PotentialLoad, RefusalCause, RequestId,
+};
 
 use super::super::count;
 use super::super::outbox::Outbox;
-use super::super::probe::PotentialLoad;
 use super::super::requests::{Advance, Placed, Request};
 use super::device::Kv;
 use super::executor::{Executor, SlotUse};

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_interface::{BlockId, ExecutorId, RequestId};
+use pointsman_events::{BlockId, ExecutorId, RequestId};
 
 use super::super::count;
 use super::holders::{Holders, Use};

@@ -4,9 +4,8 @@
 //! the tokens in a block agree ([`BlockKind`]), so these are a part of every key: a model never hits
 //! another one's blocks, whatever hashes the machine is given.
 
-use crate::input::{BlockKind, ReadableBlocks};
-use pointsman_interface::rows::ExecutorKind;
-use pointsman_interface::{BlockHash, ExecutorId};
+use pointsman_events::rows::ExecutorKind;
+use pointsman_events::{BlockHash, BlockKind, ExecutorId, ReadableBlocks};
 
 use super::super::requests::Request;
 use super::executor::Executor;
@@ -118,7 +117,7 @@ impl<'a> Prefix<'a> {
     pub(super) fn of_model(model: u32, hashes: &'a [BlockHash]) -> Self {
         Self {
             kind: BlockKind {
-                model: Some(pointsman_interface::ModelId(model)),
+                model: Some(pointsman_events::ModelId(model)),
                 adapter: None,
                 tokens_per_block: 4,
             },

@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use crate::input::{BlockKind, PrefixEvent};
-use pointsman_interface::{BlockHash, DeviceId};
+use pointsman_events::{BlockHash, BlockKind, DeviceId, PrefixEvent};
 
 use super::super::count;
 use super::prefix::Prefix;

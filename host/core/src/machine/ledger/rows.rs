@@ -1,7 +1,7 @@
 //! Rows of the books, as policies are told them.
 
-use pointsman_interface::rows::{self, Change, ExecutorLoad};
-use pointsman_interface::{DeviceId, ModelId, RowKind, RowKinds, TenantId};
+use pointsman_events::rows::{self, Change, ExecutorLoad};
+use pointsman_events::{DeviceId, ModelId, RowKind, RowKinds, TenantId};
 
 use super::models::{ModelUse, TenantUse};
 use super::{Device, Executor, Ledger};

@@ -10,8 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::input::{BlockKind, KvSpec, PrefixEvent, Tier};
-use pointsman_interface::{BlockHash, DeviceId, ExecutorId};
+use pointsman_events::{BlockHash, BlockKind, DeviceId, ExecutorId, KvSpec, PrefixEvent, Tier};
 
 use super::super::count;
 use super::super::requests::Request;
@@ -228,7 +227,7 @@ fn tiers_of(devices: &mut [Device], id: DeviceId) -> Option<&mut Tiers> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::{DeviceSpec, KvSpec};
+    use pointsman_events::{DeviceSpec, KvSpec};
 
     const HASHES: [BlockHash; 7] = [
         BlockHash(1),

@@ -16,12 +16,11 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 
-use crate::config::Config;
-use crate::fact::{PlacedIn, RequeuedWhy};
-use crate::input::{Progress, PromptCount};
-use crate::log::RowKey;
-use pointsman_interface::rows::Stage;
-use pointsman_interface::{ExecutorId, Micros, RequestId, Round};
+use pointsman_events::changes::RowKey;
+use pointsman_events::rows::Stage;
+use pointsman_events::{
+    Config, ExecutorId, Micros, PlacedIn, Progress, PromptCount, RequestId, RequeuedWhy, Round,
+};
 
 use super::count;
 use super::outbox::Outbox;

@@ -8,11 +8,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::fact::Stay;
-use crate::input::{NewRequest, Progress, PromptBlocks, PromptCount, SequenceRef};
-use crate::log::Stamp;
-use pointsman_interface::rows::{Request as RequestRow, RequestClass, Stage};
-use pointsman_interface::{ExecutorId, Incarnation, Micros, RequestId, Round};
+use pointsman_events::changes::Stamp;
+use pointsman_events::rows::{Request as RequestRow, RequestClass, Stage};
+use pointsman_events::{
+    ExecutorId, Incarnation, Micros, NewRequest, Progress, PromptBlocks, PromptCount, RequestId,
+    Round, SequenceRef, Stay,
+};
 
 use super::waiting::{Reservation, Waiting};
 

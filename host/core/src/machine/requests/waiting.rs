@@ -4,8 +4,7 @@
 //! liveness clocks, but in one stay without a place all of them together last `held-max` at most.
 //! A hold without a time, and one past that bound, stops nothing.
 
-use crate::fact::Decided;
-use pointsman_interface::{ExecutorId, Micros};
+use pointsman_events::{Decided, ExecutorId, Micros};
 
 /// A request without a place.
 #[derive(Clone, Debug)]

@@ -2,12 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::fact::{Decided, Fact, Outcome, RefusedWhy};
-use pointsman_interface::Hook;
-use pointsman_interface::Question;
-use pointsman_interface::RefusalCause;
-use pointsman_interface::RequestId;
-use pointsman_interface::{Author, Otherwise, admission};
+use pointsman_events::{
+    Author, Decided, Fact, Hook, Otherwise, Outcome, Question, RefusalCause, RefusedWhy, RequestId,
+    admission,
+};
 
 use super::super::interlock::{check_admission, check_count};
 use super::OngoingRound;

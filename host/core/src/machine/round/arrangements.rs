@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 
-use pointsman_interface::rows::ExecutorKind;
-use pointsman_interface::{Arrangement, Author, Hook, Question};
-use pointsman_interface::{ExecutorId, RequestId};
+use pointsman_events::rows::ExecutorKind;
+use pointsman_events::{Arrangement, Author, ExecutorId, Hook, Question, RequestId};
 
 use super::super::interlock::named;
 use super::{OngoingRound, built_in};

@@ -2,12 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::fact::Clock;
-use crate::policies::Strike;
-use pointsman_interface::Author;
-use pointsman_interface::Hook;
-use pointsman_interface::Question;
-use pointsman_interface::{DeviceId, Micros};
+use pointsman_events::{Author, Clock, DeviceId, Hook, Micros, Question, Strike};
 
 use super::super::interlock::check_budgets;
 use super::super::ledger::Budgets;

@@ -7,10 +7,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::fact::PlacedIn;
-use pointsman_interface::Shortage;
-use pointsman_interface::{DeviceId, ExecutorId, RequestId};
-use pointsman_interface::{EvictHow, Eviction, Victim};
+use pointsman_events::{
+    DeviceId, EvictHow, Eviction, ExecutorId, PlacedIn, RequestId, Shortage, Victim,
+};
 
 use super::super::count;
 use super::super::interlock::{Books, check_place};

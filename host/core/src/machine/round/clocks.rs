@@ -12,11 +12,10 @@
 //! `requests/waiting`. A request that has waited for `wait-max` is placed by the built-in rule if
 //! an executor can take it at that time, and refused only if none can.
 
-use crate::fact::{Clock, Decided, ExpiredWhy, Fact, Outcome};
-use crate::policies::Strike;
-use pointsman_interface::Hook;
-use pointsman_interface::rows::Stage;
-use pointsman_interface::{ExecutorId, RequestId};
+use pointsman_events::rows::Stage;
+use pointsman_events::{
+    Clock, Decided, ExecutorId, ExpiredWhy, Fact, Hook, Outcome, RequestId, Strike,
+};
 
 use super::super::interlock::check_open_to;
 use super::super::requests::{Request, Waiting};

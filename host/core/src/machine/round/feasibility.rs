@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_interface::ModelId;
-use pointsman_interface::rows::RequestClass;
+use pointsman_events::ModelId;
+use pointsman_events::rows::RequestClass;
 
 use super::super::ledger::Ledger;
 use super::super::requests::Request;

@@ -26,17 +26,15 @@ mod queues;
 mod routing;
 mod shortages;
 
-use crate::fact::{Decided, Fact, PlacedIn};
-use crate::policies::{Policies, Strike};
-use pointsman_interface::Hook;
-use pointsman_interface::Question;
-use pointsman_interface::{Answer, Author, Reply};
-use pointsman_interface::{ExecutorId, Micros, RequestId, Round};
+use crate::policies::Policies;
+use pointsman_events::rows::Moment;
+use pointsman_events::{
+    Answer, Author, Decided, ExecutorId, Fact, Hook, Micros, PlacedIn, Question, Refusal, Reply,
+    RequestId, Round, Strike,
+};
 
 use crate::asked::Asked;
 use crate::view::View;
-use pointsman_interface::Refusal;
-use pointsman_interface::rows::Moment;
 
 use super::Machine;
 

@@ -8,10 +8,8 @@
 //! A request that later, not more urgent ones have overtaken `overtaken-max` times goes first,
 //! whatever the policy says (`pointsman-sim`, `tests/queues.rs`).
 
-use crate::fact::{Clock, Fact};
-use crate::policies::Strike;
-use pointsman_interface::rows::RequestClass;
-use pointsman_interface::{ExecutorId, Hook, RequestId};
+use pointsman_events::rows::RequestClass;
+use pointsman_events::{Clock, ExecutorId, Fact, Hook, RequestId, Strike};
 
 use super::super::count;
 use super::super::requests::Request;

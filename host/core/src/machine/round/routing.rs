@@ -3,12 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use crate::fact::{Decided, Fact, RefusedWhy};
-use pointsman_interface::Hook;
-use pointsman_interface::Question;
-use pointsman_interface::Refusal;
-use pointsman_interface::RequestId;
-use pointsman_interface::routing;
+use pointsman_events::{Decided, Fact, Hook, Question, Refusal, RefusedWhy, RequestId, routing};
 
 use super::super::interlock::{first_in_order, order};
 use super::super::requests::Request;

@@ -13,14 +13,11 @@
 //! After an answer that freed nothing a class is not asked about for `evict-retry`, unless a more
 //! urgent request comes.
 
-use crate::fact::{Clock, Decided, Fact};
-use crate::policies::Strike;
-use pointsman_interface::Author;
-use pointsman_interface::Hook;
-use pointsman_interface::RefusalCause;
-use pointsman_interface::rows::RequestClass;
-use pointsman_interface::{DeviceId, Micros, RequestId};
-use pointsman_interface::{Question, Shortage, ShortageCause};
+use pointsman_events::rows::RequestClass;
+use pointsman_events::{
+    Author, Clock, Decided, DeviceId, Fact, Hook, Micros, Question, RefusalCause, RequestId,
+    Shortage, ShortageCause, Strike,
+};
 
 use super::super::interlock::check_place;
 use super::super::requests::{Request, most_urgent};

@@ -1,6 +1,6 @@
 //! The little host's books of host memory.
 
-use pointsman_core::{BlockCopy, BlockId, HostBlockId};
+use pointsman_events::{BlockCopy, BlockId, HostBlockId};
 
 /// The host blocks that nobody has.
 #[derive(Debug)]

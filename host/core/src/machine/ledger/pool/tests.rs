@@ -1,6 +1,6 @@
 //! The block pool, by the books.
 
-use pointsman_interface::BlockHash;
+use pointsman_events::BlockHash;
 
 use super::*;
 

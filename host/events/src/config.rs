@@ -2,7 +2,7 @@
 
 use pointsman_interface::{Bounds, Micros};
 
-/// Every bound the machine keeps. [`Config::validate`] is called by [`crate::Machine::new`].
+/// Every bound the machine keeps. [`Config::validate`] is called by the machine when it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Config {

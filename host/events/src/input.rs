@@ -1,4 +1,4 @@
-//! Events outside the machine, as the data that [`crate::Machine::handle`] takes.
+//! Events outside the machine, as the data that `Machine::handle` takes.
 //!
 //! [`Input`] names them all, so that a run can be recorded and run again.
 

@@ -3,9 +3,9 @@
 //! The SDK has the same rows in a guest's types.
 //!
 //! ```
-//! use pointsman_core::{ExecutorSpec, fixture};
+//! use pointsman_events::{ExecutorSpec, fixture};
 //!
-//! # let device = pointsman_core::DeviceId(0);
+//! # let device = pointsman_events::DeviceId(0);
 //! let wide = ExecutorSpec { slots_total: 64, ..fixture::executor_spec("cpu0/llama", device) };
 //! assert_eq!(wide.tokens_per_block, Some(16));
 //! ```

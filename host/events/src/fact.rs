@@ -1,11 +1,10 @@
 //! Facts about the machine: the one stream that feeds journal, metrics, logs and monitor.
 
-use pointsman_interface::Hook;
-use pointsman_interface::Refusal;
-use pointsman_interface::ShortageCause;
 use pointsman_interface::rows::{Health, RequestClass};
-use pointsman_interface::{Arrangement, Author, EvictHow, PolicyFault};
-use pointsman_interface::{DeviceId, ExecutorId, Micros, ModelId, RequestId, Round, TenantId};
+use pointsman_interface::{
+    Arrangement, Author, DeviceId, EvictHow, ExecutorId, Hook, Micros, ModelId, PolicyFault,
+    Refusal, RequestId, Round, ShortageCause, TenantId,
+};
 
 /// A fact with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +159,20 @@ impl Clock {
             Clock::Stalled => "stalled",
         }
     }
+}
+
+/// A liveness bound that ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Strike {
+    /// The time at which the bound ran out, in µs.
+    pub at: Micros,
+    /// The decision that let the bound run out.
+    pub hook: Hook,
+    /// The bound that ran out.
+    pub clock: Clock,
+    /// The request that waited; absent: the sequences of a device, not one alone.
+    pub request: Option<RequestId>,
 }
 
 /// The place of a request on an executor.

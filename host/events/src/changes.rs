@@ -16,22 +16,32 @@ use pointsman_interface::{DeviceId, ExecutorId, ModelId, RequestId, RowKind, Ten
 /// The key of a row that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) enum RowKey {
+pub enum RowKey {
+    /// A name, by its kind and id.
     Name(NameKind, u32),
+    /// The lasting facts of an executor.
     Executor(ExecutorId),
+    /// The load of an executor.
     Load(ExecutorId),
+    /// A model on an executor.
     Residency(Presence),
+    /// The KV blocks of a device.
     Device(DeviceId),
+    /// A model.
     Model(ModelId),
+    /// A tenant.
     Tenant(TenantId),
+    /// A request that has not started.
     Waiting(RequestId),
+    /// A request that is placed.
     Sequence(RequestId),
+    /// The end of a request, by its number.
     Completion(u64),
 }
 
 impl RowKey {
     /// The kind of the row.
-    pub(crate) fn kind(self) -> RowKind {
+    pub fn kind(self) -> RowKind {
         match self {
             RowKey::Name(..) => RowKind::Name,
             RowKey::Executor(_) => RowKind::Executor,
@@ -50,41 +60,48 @@ impl RowKey {
 /// The positions of a row's entries in the log; 0 where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct Stamp {
+pub struct Stamp {
     first: u64,
     newest: u64,
 }
 
 impl Stamp {
     /// Tells whether the row has not changed from `position` on.
-    pub(crate) fn is_before(self, position: u64) -> bool {
+    pub fn is_before(self, position: u64) -> bool {
         self.newest < position
     }
 }
 
 /// The news of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub enum News {
     /// The row is new or has changed.
     Changed(RowKey),
     /// The row is gone, which was there from this position on.
-    Gone { key: RowKey, since: u64 },
+    Gone {
+        /// The row.
+        key: RowKey,
+        /// The position of its first entry.
+        since: u64,
+    },
     /// Nothing any more: a later entry has the row's news.
     Void,
 }
 
 /// The newest row changes.
 #[derive(Clone, Debug)]
-pub(crate) struct ChangeLog {
-    pub(crate) entries: VecDeque<News>,
-    pub(crate) entries_max: usize,
+pub struct ChangeLog {
+    entries: VecDeque<News>,
+    entries_max: usize,
     /// Position of the first entry kept. Positions start at 1, so that a default stamp is older
     /// than every entry.
-    pub(crate) base: u64,
+    base: u64,
 }
 
 impl ChangeLog {
-    pub(crate) fn new(entries_max: u32) -> Self {
+    /// An empty log, which keeps so many entries.
+    #[must_use]
+    pub fn new(entries_max: u32) -> Self {
         Self {
             entries: VecDeque::new(),
             entries_max: entries_max as usize,
@@ -93,7 +110,7 @@ impl ChangeLog {
     }
 
     /// Notes that `key` changed, and stamps the row with the entry's position.
-    pub(crate) fn mark(&mut self, key: RowKey, stamp: &mut Stamp) {
+    pub fn mark(&mut self, key: RowKey, stamp: &mut Stamp) {
         let position = self.replace(News::Changed(key), *stamp);
         if stamp.first == 0 {
             stamp.first = position;
@@ -102,13 +119,13 @@ impl ChangeLog {
     }
 
     /// Notes that the row of `key` is gone.
-    pub(crate) fn gone(&mut self, key: RowKey, stamp: &mut Stamp) {
+    pub fn gone(&mut self, key: RowKey, stamp: &mut Stamp) {
         let since = stamp.first;
         stamp.newest = self.replace(News::Gone { key, since }, *stamp);
     }
 
     /// Notes a row that changes only this once.
-    pub(crate) fn note(&mut self, key: RowKey) {
+    pub fn note(&mut self, key: RowKey) {
         self.push(News::Changed(key));
     }
 
@@ -133,13 +150,13 @@ impl ChangeLog {
     }
 
     /// Position after the newest entry.
-    pub(crate) fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.base + self.entries.len() as u64
     }
 
     /// The entries from `position` on, each with its own; absent where they are no longer kept. There are many:
     /// [`Iterator::for_each`] goes through them much faster than a loop.
-    pub(crate) fn since(&self, position: u64) -> Option<impl Iterator<Item = (u64, &News)>> {
+    pub fn since(&self, position: u64) -> Option<impl Iterator<Item = (u64, &News)>> {
         let skip = position.checked_sub(self.base)?;
         let skip = usize::try_from(skip).ok()?;
         if skip > self.entries.len() {
@@ -147,6 +164,26 @@ impl ChangeLog {
         }
         let entries = self.entries.range(skip..).enumerate();
         Some(entries.map(move |(n, news)| (position + n as u64, news)))
+    }
+}
+
+/// Writes only its end: nobody has read the entries.
+#[cfg(feature = "serde")]
+impl serde::Serialize for ChangeLog {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_newtype_struct("ChangeLog", &(self.end(), self.entries_max))
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for ChangeLog {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (base, entries_max) = serde::Deserialize::deserialize(deserializer)?;
+        Ok(Self {
+            entries: VecDeque::new(),
+            entries_max,
+            base,
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use pointsman_interface::{DeviceId, ExecutorId, RequestId};
 
-/// The return of [`crate::Machine::handle`], by the kind of input.
+/// The return of `Machine::handle`, by the kind of input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handled {
     /// Nothing: all that came of the input are effects and facts.

@@ -14,12 +14,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::log::{News, RowKey};
-use crate::view::View;
+use crate::changes::{ChangeLog, News, RowKey, Stamp};
 use pointsman_interface::rows::{AskedRequest, Cached, Change, Extent};
-use pointsman_interface::{Eviction, Reply, admission, routing};
-use pointsman_interface::{ExecutorId, RequestId};
-use pointsman_interface::{Needs, Question, RowKind, RowKinds};
+use pointsman_interface::{
+    Eviction, ExecutorId, Needs, Question, Reply, RequestId, RowKind, RowKinds, admission, routing,
+};
+
+/// The rows of a machine, as a feed reads them.
+pub trait RowSource {
+    /// The rows that changed, in order.
+    fn log(&self) -> &ChangeLog;
+
+    /// The row behind `key` as it is now, if it is there.
+    fn row(&self, key: RowKey) -> Option<Change>;
+
+    /// The stamp of a row that an answer can name, if the row is there.
+    fn stamp(&self, key: RowKey) -> Option<Stamp>;
+
+    /// The news that the row behind `key` is gone, if it has not come back since.
+    fn gone(&self, key: RowKey) -> Option<Change>;
+
+    /// Adds every row there is of these kinds to `out`, in the order that a policy needs them: names
+    /// first.
+    fn everything(&self, kinds: RowKinds, out: &mut Vec<Change>);
+}
 
 /// One policy's position in the machine's changes.
 #[derive(Debug)]
@@ -119,25 +137,30 @@ impl Feed {
     /// Writes to `out` the changes of these kinds that the policy must be told now, and takes them
     /// as told. A policy that knows nothing is told every kind that a decision of it reads. With
     /// nothing to tell, `out` stays empty and no `observe` is due.
-    pub fn changes(&mut self, view: &View<'_>, kinds: RowKinds, out: &mut Vec<Change>) -> Extent {
+    pub fn changes(
+        &mut self,
+        source: &dyn RowSource,
+        kinds: RowKinds,
+        out: &mut Vec<Change>,
+    ) -> Extent {
         out.clear();
         let Some(positions) = &mut self.positions else {
-            return self.everything(view, out);
+            return self.everything(source, out);
         };
         let Some(oldest) = positions.oldest(kinds) else {
             return Extent::SinceLast;
         };
-        let Some(entries) = view.since(oldest) else {
-            return self.everything(view, out);
+        let Some(entries) = source.log().since(oldest) else {
+            return self.everything(source, out);
         };
         // The log is long, and most of its news are void, of other kinds, or told: these must cost next to nothing.
         let due_from = positions.only(kinds);
         entries.for_each(|(at, news)| {
             let row = match *news {
-                News::Changed(key) if at >= due_from.told(key) => view.row(key),
+                News::Changed(key) if at >= due_from.told(key) => source.row(key),
                 News::Gone { key, since } if at >= due_from.told(key) => {
                     let knew = positions.knew(key, since);
-                    knew.then(|| view.gone(key)).flatten()
+                    knew.then(|| source.gone(key)).flatten()
                 }
                 News::Changed(_) | News::Gone { .. } | News::Void => return,
             };
@@ -145,16 +168,19 @@ impl Feed {
                 out.push(row);
             }
         });
-        let is_as_told = |key: RowKey| view.is_unchanged(key, positions.told(key));
+        let is_as_told = |key: RowKey| {
+            let stamp = source.stamp(key);
+            stamp.is_some_and(|stamp| stamp.is_before(positions.told(key)))
+        };
         let named = self.named.take(kinds, is_as_told);
-        out.extend(named.into_iter().filter_map(|key| view.row(key)));
-        positions.set(kinds, view.end());
+        out.extend(named.into_iter().filter_map(|key| source.row(key)));
+        positions.set(kinds, source.log().end());
         Extent::SinceLast
     }
 
-    fn everything(&mut self, view: &View<'_>, out: &mut Vec<Change>) -> Extent {
-        view.everything(self.needs.decided(), out);
-        self.positions = Some(Positions([view.end(); RowKind::ALL.len()]));
+    fn everything(&mut self, source: &dyn RowSource, out: &mut Vec<Change>) -> Extent {
+        source.everything(self.needs.decided(), out);
+        self.positions = Some(Positions([source.log().end(); RowKind::ALL.len()]));
         self.named.0.clear();
         Extent::Everything
     }

@@ -2,8 +2,9 @@
 
 use crate::fact::Outcome;
 use crate::input::SequenceRef;
-use pointsman_interface::Arrangement;
-use pointsman_interface::{BlockId, DeviceId, ExecutorId, HostBlockId, ModelId, RequestId};
+use pointsman_interface::{
+    Arrangement, BlockId, DeviceId, ExecutorId, HostBlockId, ModelId, RequestId,
+};
 
 /// One thing to do, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
