@@ -41,6 +41,7 @@ pub enum RowKey {
 
 impl RowKey {
     /// The kind of the row.
+    #[inline]
     pub fn kind(self) -> RowKind {
         match self {
             RowKey::Name(..) => RowKind::Name,
@@ -110,6 +111,7 @@ impl ChangeLog {
     }
 
     /// Notes that `key` changed, and stamps the row with the entry's position.
+    #[inline]
     pub fn mark(&mut self, key: RowKey, stamp: &mut Stamp) {
         let position = self.replace(News::Changed(key), *stamp);
         if stamp.first == 0 {
@@ -119,12 +121,14 @@ impl ChangeLog {
     }
 
     /// Notes that the row of `key` is gone.
+    #[inline]
     pub fn gone(&mut self, key: RowKey, stamp: &mut Stamp) {
         let since = stamp.first;
         stamp.newest = self.replace(News::Gone { key, since }, *stamp);
     }
 
     /// Notes a row that changes only this once.
+    #[inline]
     pub fn note(&mut self, key: RowKey) {
         self.push(News::Changed(key));
     }

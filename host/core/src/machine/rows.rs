@@ -41,7 +41,7 @@ impl Machine {
             blocks: device.held(id),
             blocks_exclusive: device.pool().map_or(0, |pool| pool.exclusive(id)),
             preemptible,
-            swappable: preemptible && device.arena.total() > 0,
+            swappable: preemptible && device.arena().total() > 0,
             preemptions: request.preemptions,
         })
     }

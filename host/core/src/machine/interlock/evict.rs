@@ -115,7 +115,7 @@ impl Books<'_> {
         if !spec.preempts {
             return Err(RefusalCause::NotPreemptible);
         }
-        let arena = &self.ledger[executor.spec.device].arena;
+        let arena = &self.ledger[executor.spec.device].arena();
         if how == EvictHow::Swap && arena.total() == 0 {
             return Err(RefusalCause::NotSwappable);
         }
@@ -136,7 +136,7 @@ impl Books<'_> {
 
     /// Checks that the host memory of an executor's device has so many free blocks.
     fn check_arena(self, executor: &Executor, needed: u32) -> Result<(), RefusalCause> {
-        let available = self.ledger[executor.spec.device].arena.free();
+        let available = self.ledger[executor.spec.device].arena().free();
         if needed > available {
             return Err(RefusalCause::HostFull { needed, available });
         }

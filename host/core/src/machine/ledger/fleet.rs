@@ -9,8 +9,7 @@ use pointsman_events::{
 
 use super::super::outbox::Outbox;
 use super::super::timers::Timer;
-use super::device::ReportedKv;
-use super::{Attachment, Device, Executor, Freed, Kv, Ledger};
+use super::{Attachment, Device, Executor, Freed, Ledger};
 
 /// Slots of executors, taken together.
 fn slots_of<'a>(executors: impl Iterator<Item = &'a Executor>) -> u64 {
@@ -34,9 +33,7 @@ impl Ledger {
     /// Opens the books of a device, under the id that its name got.
     pub(crate) fn attach_device(&mut self, id: DeviceId, spec: DeviceSpec, out: &mut Outbox) {
         let device = Device::new(id, spec);
-        if device.pool().is_some() {
-            self.unreported.insert(id);
-        }
+        self.index.add(id, &device.memory);
         self.devices.push(device);
         self.touch_device(id, out);
         out.fact(Fact::DeviceAttached(id));
@@ -104,17 +101,13 @@ impl Ledger {
     /// Notes the counts of a device whose blocks somebody else manages. Ignored for others.
     pub(crate) fn report_kv(&mut self, id: DeviceId, report: KvReport, out: &mut Outbox) {
         if let Some(device) = self.devices.get_mut(id.0 as usize)
-            && let Kv::Reported(kv) = &mut device.kv
+            && let Some(kv) = device.memory.reported_mut()
         {
-            let report = Some(report).filter(|report| *report != KvReport::default());
-            let total = |report: Option<KvReport>| report.map(|report| report.blocks_total);
-            if total(kv.report) != total(report) {
+            let before = kv.blocks_total();
+            kv.note(report);
+            if kv.blocks_total() != before {
                 out.fleet_changed();
             }
-            *kv = ReportedKv {
-                report,
-                placed_since: 0,
-            };
             out.due = true;
             self.touch_device(id, out);
         }

@@ -17,23 +17,19 @@
 //! to two sequences, and a stopped host is safer than that. Ids from outside, in inputs and in
 //! answers, go through [`Ledger::find`].
 
-mod arena;
 mod arrangements;
-mod assumed;
 mod budgets;
+mod cached;
 mod device;
 mod executor;
 mod faults;
 mod fleet;
-mod holders;
 mod models;
 mod overlaps;
 mod placements;
-mod pool;
 mod prefix;
-mod reported;
 mod rows;
-mod tiers;
+mod swapped;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
@@ -41,6 +37,7 @@ use std::ops::Index;
 use pointsman_events::changes::RowKey;
 use pointsman_events::rows::RequestClass;
 use pointsman_events::{BlockId, DeviceId, ExecutorId, Fact, ModelId, RequestId, TenantId};
+use pointsman_kv::{PrefixIndex, SwappedOut};
 
 use super::outbox::Outbox;
 use super::requests::Urgency;
@@ -51,28 +48,19 @@ pub(super) use executor::{Attachment, Executor, SlotUse};
 pub(super) use models::Step;
 pub(super) use placements::{Grown, blocks_at_start};
 
-use arena::Swapped;
-use device::Kv;
 use executor::Executors;
 use models::{ModelUse, TenantUse};
-use reported::ReportedBlocks;
-use tiers::Held;
 
 /// The books of all devices, executors, models and tenants.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Ledger {
     devices: Vec<Device>,
-    /// A cache that any executor can read.
-    shared_cache: Held,
-    /// Blocks of devices whose books somebody else keeps.
-    reported: ReportedBlocks,
-    /// The devices that hold blocks which `reported` has not: those whose books the machine keeps, and
-    /// those with blocks beside their memory.
-    unreported: BTreeSet<DeviceId>,
+    /// Cached prompt blocks that are known of beside the devices' own books.
+    index: PrefixIndex,
     executors: Executors,
     /// The KV that requests have in host memory.
-    swapped: BTreeMap<RequestId, Swapped>,
+    swapped: SwappedOut,
     models: BTreeMap<ModelId, ModelUse>,
     tenants: BTreeMap<TenantId, TenantUse>,
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -261,13 +249,7 @@ impl Ledger {
         if listed.any(|id| id.0 as usize >= devices) {
             return Err("a device is listed that is not there".to_owned());
         }
-        if self
-            .swapped
-            .values()
-            .any(|it| it.device().0 as usize >= devices)
-        {
-            return Err("a request has host memory of a device that is not there".to_owned());
-        }
+        self.swapped.check_ids(devices)?;
         self.check_arenas()?;
         self.executors.check_ids(devices)
     }

@@ -6,15 +6,14 @@ use pointsman_events::rows::{ExecutorKind, RequestClass};
 use pointsman_events::{
     BlockId, DeviceId, ExecutorId, PlacedIn, PotentialLoad, RefusalCause, RequestId,
 };
+use pointsman_kv::blocks_for;
 
 use super::super::count;
 use super::super::outbox::Outbox;
 use super::super::requests::{Advance, Placed, Request};
-use super::device::Kv;
 use super::executor::{Executor, SlotUse};
 use super::models::Step;
-use super::pool::blocks_for;
-use super::prefix::Prefix;
+use super::prefix::{prefix_on, shareable_prefix};
 use super::{Freed, Ledger};
 
 /// The outcome of [`Ledger::grow`].
@@ -54,7 +53,7 @@ impl Ledger {
         request: &Request,
         executor: &Executor,
     ) -> Result<(), RefusalCause> {
-        let total = self[executor.spec.device].blocks_total();
+        let total = self[executor.spec.device].memory.blocks_total();
         let Some((total, tokens_per_block)) = total.zip(executor.spec.tokens_per_block) else {
             return Ok(());
         };
@@ -89,7 +88,7 @@ impl Ledger {
         self.can_run(request.row.model)?;
         let needed = blocks_at_start(request, executor);
         let device = &self[executor.spec.device];
-        match device.available_for(Prefix::shareable(request, executor)) {
+        match device.available_for(shareable_prefix(request, executor)) {
             Some(available) if needed > available => {
                 Err(RefusalCause::NoBlocks { needed, available })
             }
@@ -110,13 +109,13 @@ impl Ledger {
         leaving: &BTreeSet<RequestId>,
     ) -> Option<u32> {
         let pool = self[executor.spec.device].pool()?;
-        Some(pool.available_after(leaving, Prefix::shareable(request, executor)))
+        Some(pool.available_after(leaving, shareable_prefix(request, executor)))
     }
 
     /// The load of an executor if a request were placed there.
     pub(crate) fn potential_load(&self, request: &Request, executor: &Executor) -> PotentialLoad {
         let device = &self[executor.spec.device];
-        let prefix = Prefix::shareable(request, executor);
+        let prefix = shareable_prefix(request, executor);
         let blocks = blocks_at_start(request, executor);
         let used = match device.pool() {
             Some(pool) => u64::from(pool.used_with(executor.id, prefix, blocks)),
@@ -127,7 +126,7 @@ impl Ledger {
             prefill_tokens_pending: executor.prefill_tokens_pending,
         };
         let hits = self.hits_on(device, prefix);
-        let cached = hits.saturating_mul(prefix.kind.tokens_per_block);
+        let cached = hits.saturating_mul(prefix.tokens_per_block());
         let cached = cached.max(self.swapped_tokens(request.id(), executor.id));
         let uncached = request.row.prompt_tokens.saturating_sub(cached);
         load.prefill_tokens_pending += u64::from(uncached);
@@ -143,7 +142,7 @@ impl Ledger {
         victims: impl Iterator<Item = RequestId>,
     ) -> u32 {
         let pool = self[executor.spec.device].pool();
-        let prefix = Prefix::shareable(request, executor);
+        let prefix = shareable_prefix(request, executor);
         pool.map_or(0, |pool| pool.shared_whatever_leaves(prefix, victims))
     }
 }
@@ -163,20 +162,18 @@ impl Ledger {
         let record = &self[executor];
         let blocks = blocks_at_start(request, record);
         let device = record.spec.device;
-        let prefix = Prefix::shareable(request, record);
+        let prefix = shareable_prefix(request, record);
         let lease = (request.id(), executor);
         let books = &self[device];
-        let reported = match &books.kv {
-            Kv::Owned(_) => None,
-            Kv::Reported(_) => Some(self.hits_on(books, prefix)),
-        };
-        self.device_mut(device).lease(lease, prefix, blocks);
+        let is_reported = books.pool().is_none();
+        let reported = is_reported.then(|| self.hits_on(books, prefix));
+        self.device_mut(device).memory.lease(lease, prefix, blocks);
         if reported.is_some() {
             self.touch_device(device, out);
         }
         self.join_model(executor, request, out);
         match reported {
-            Some(blocks) => blocks.saturating_mul(prefix.kind.tokens_per_block),
+            Some(blocks) => blocks.saturating_mul(prefix.tokens_per_block()),
             None => self.cached_tokens(request.id(), executor),
         }
     }
@@ -285,8 +282,9 @@ impl Ledger {
     pub(crate) fn reserve(&mut self, request: &Request, executor: ExecutorId, out: &mut Outbox) {
         self.join_model(executor, request, out);
         let record = &self[executor];
-        let (device, prefix) = (record.spec.device, Prefix::shareable(request, record));
+        let (device, prefix) = (record.spec.device, shareable_prefix(request, record));
         self.device_mut(device)
+            .memory
             .lease((request.id(), executor), prefix, 0);
     }
 
@@ -317,10 +315,14 @@ impl Ledger {
             (record.slots.contains_key(&id), has_place)
         });
         let device = self[executor].spec.device;
-        let has_blocks = self.device_mut(device).pool_mut().is_none_or(|pool| {
-            pool.grow(id, needed);
-            pool.lease(id).len() >= needed as usize
-        });
+        let has_blocks = self
+            .device_mut(device)
+            .memory
+            .pool_mut()
+            .is_none_or(|pool| {
+                pool.grow(id, needed);
+                pool.lease(id).len() >= needed as usize
+            });
         self.touch_blocks(device, out);
         self.touch_load(executor, out);
         let is_whole = has_slot && has_place && has_blocks;
@@ -357,16 +359,10 @@ impl Ledger {
     pub(crate) fn publish(&mut self, request: &Request) {
         let placed = request.placement();
         let executor = &self[placed.executor];
-        let (device, prefix) = (executor.spec.device, Prefix::of(request, executor));
-        let tokens_per_block = prefix.kind.tokens_per_block.max(1);
-        let full = (placed.prefilled / tokens_per_block) as usize;
-        let Some(pool) = self.device_mut(device).pool_mut() else {
-            return;
-        };
-        // What was cached is published already; what came from host memory need not be.
-        let cached = pool.cached_of(request.id()) as usize;
-        for (idx, key) in prefix.keys().enumerate().take(full).skip(cached) {
-            pool.publish(request.id(), idx, key);
+        let (device, prefix) = (executor.spec.device, prefix_on(request, executor));
+        let full = placed.prefilled / prefix.tokens_per_block().max(1);
+        if let Some(pool) = self.device_mut(device).memory.pool_mut() {
+            pool.publish(request.id(), prefix, full);
         }
     }
 
@@ -402,7 +398,7 @@ impl Ledger {
     pub(crate) fn grow(&mut self, id: RequestId, executor: ExecutorId, blocks: u32) -> Grown {
         let device = self[executor].spec.device;
         let device = self.device_mut(device);
-        let pool = device.pool_mut();
+        let pool = device.memory.pool_mut();
         let pool = pool.expect("blocks are lacking only where the machine hands them out");
         let new = pool.grow(id, blocks);
         let is_enough = pool.lease(id).len() >= blocks as usize;
@@ -463,7 +459,7 @@ impl Ledger {
         let device = self[executor].spec.device;
         let record = self.device_mut(device);
         record.settle(id);
-        if let Some(pool) = record.pool_mut() {
+        if let Some(pool) = record.memory.pool_mut() {
             pool.close(id);
         }
         self.leave_model(executor, request, out);

@@ -8,7 +8,7 @@ use pointsman_events::ExecutorId;
 /// one executor only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) enum Holders {
+pub(crate) enum Holders {
     #[default]
     Nobody,
     On(ExecutorId, u32),
@@ -18,7 +18,7 @@ pub(super) enum Holders {
 
 /// A change of the blocks that an executor uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(crate) enum Use {
     /// The block came to the executor, or left it.
     Changed,
     /// Others hold it there as well.
@@ -26,7 +26,7 @@ pub(super) enum Use {
 }
 
 impl Holders {
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         match self {
             Holders::Nobody => 0,
             Holders::On(_, n) => *n,
@@ -34,7 +34,7 @@ impl Holders {
         }
     }
 
-    pub(super) fn is_on(&self, executor: ExecutorId) -> bool {
+    pub(crate) fn is_on(&self, executor: ExecutorId) -> bool {
         match self {
             Holders::Nobody => false,
             Holders::On(on, _) => *on == executor,
@@ -42,7 +42,7 @@ impl Holders {
         }
     }
 
-    pub(super) fn add(&mut self, executor: ExecutorId) -> Use {
+    pub(crate) fn add(&mut self, executor: ExecutorId) -> Use {
         match self {
             Holders::Nobody => *self = Holders::On(executor, 1),
             Holders::On(on, n) if *on == executor => {
@@ -67,7 +67,7 @@ impl Holders {
     ///
     /// # Panics
     /// If no sequence on the executor holds the block.
-    pub(super) fn remove(&mut self, executor: ExecutorId) -> Use {
+    pub(crate) fn remove(&mut self, executor: ExecutorId) -> Use {
         const HELD: &str = "a lease lists blocks that its sequence holds";
         match self {
             Holders::On(on, n) if *on == executor => {

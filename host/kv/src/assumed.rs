@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 
 use pointsman_events::{BlockHash, BlockKind, PrefixEvent};
 
-use super::prefix::Prefix;
+use crate::prefix::Prefix;
 
 /// Tokens that a server's memory is taken to have room for where it does not tell: a few long prompts.
-pub(super) const TOKENS_UNTOLD: u64 = 65_536;
+pub(crate) const TOKENS_UNTOLD: u64 = 65_536;
 
 /// The blocks of a server, by the time at which a prompt had them last.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct AssumedBlocks {
+pub(crate) struct AssumedBlocks {
     /// The turn of each block, which counts up.
     turns: BTreeMap<(BlockKind, BlockHash), u64>,
     /// The blocks by turn.
@@ -30,7 +30,7 @@ pub(super) struct AssumedBlocks {
 
 impl AssumedBlocks {
     /// Takes the blocks of a prompt to be there, and no more than `max` in all. Returns what that changes.
-    pub(super) fn use_prompt(&mut self, prefix: Prefix<'_>, max: usize) -> Vec<PrefixEvent> {
+    pub(crate) fn use_prompt(&mut self, prefix: Prefix<'_>, max: usize) -> Vec<PrefixEvent> {
         let kind = prefix.kind;
         let kept = &prefix.hashes[..prefix.hashes.len().min(max)];
         let mut new = Vec::new();
@@ -73,7 +73,7 @@ impl AssumedBlocks {
     }
 
     /// Forgets all blocks. Returns what that changes.
-    pub(super) fn clear(&mut self) -> Vec<PrefixEvent> {
+    pub(crate) fn clear(&mut self) -> Vec<PrefixEvent> {
         self.forget_beyond(0)
     }
 }

@@ -9,13 +9,13 @@ use std::collections::btree_map::Entry;
 
 use pointsman_events::{BlockHash, BlockKind, DeviceId, PrefixEvent};
 
-use super::super::count;
-use super::prefix::Prefix;
+use crate::count;
+use crate::prefix::Prefix;
 
 /// Blocks that devices were reported to hold.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct ReportedBlocks {
+pub(crate) struct ReportedBlocks {
     blocks: BTreeMap<BlockKind, BTreeMap<BlockHash, DevicesHolding>>,
     /// The number of blocks of each device that holds any.
     counts: BTreeMap<DeviceId, u32>,
@@ -31,7 +31,7 @@ enum DevicesHolding {
 
 /// The leading blocks of one prompt that each device holds; those without any are left out.
 #[derive(Debug, Default)]
-pub(super) struct LeadingBlocks(Vec<(DeviceId, u32)>);
+pub(crate) struct LeadingBlocks(Vec<(DeviceId, u32)>);
 
 // === impl DevicesHolding ===
 
@@ -80,7 +80,7 @@ impl DevicesHolding {
 
 impl ReportedBlocks {
     /// Notes what a device was reported to hold, or no longer to hold: no more than `max` blocks.
-    pub(super) fn note(&mut self, device: DeviceId, event: PrefixEvent, max: u32) {
+    pub(crate) fn note(&mut self, device: DeviceId, event: PrefixEvent, max: u32) {
         match event {
             PrefixEvent::Stored(kind, hashes) => self.store(device, kind, hashes, max),
             PrefixEvent::Removed(kind, hashes) => self.remove(device, kind, &hashes),
@@ -160,7 +160,7 @@ impl ReportedBlocks {
     }
 
     /// The number of a prompt's leading blocks that each device holds.
-    pub(super) fn leading(&self, prefix: Prefix<'_>) -> LeadingBlocks {
+    pub(crate) fn leading(&self, prefix: Prefix<'_>) -> LeadingBlocks {
         let mut leading = LeadingBlocks::default();
         let (Some(blocks), [first, others @ ..]) = (self.blocks.get(&prefix.kind), prefix.hashes)
         else {
@@ -193,14 +193,14 @@ impl ReportedBlocks {
     }
 
     /// The devices that hold a block, of whatever kind.
-    pub(super) fn holding(&self, hash: BlockHash) -> impl Iterator<Item = DeviceId> + '_ {
+    pub(crate) fn holding(&self, hash: BlockHash) -> impl Iterator<Item = DeviceId> + '_ {
         let kinds = self.blocks.values();
         let found = kinds.filter_map(move |blocks| blocks.get(&hash));
         found.flat_map(|devices| devices.as_slice().iter().copied())
     }
 
     /// The number of a prompt's leading blocks that one device holds.
-    pub(super) fn leading_on(&self, device: DeviceId, prefix: Prefix<'_>) -> u32 {
+    pub(crate) fn leading_on(&self, device: DeviceId, prefix: Prefix<'_>) -> u32 {
         let Some(blocks) = self.blocks.get(&prefix.kind) else {
             return 0;
         };
@@ -213,12 +213,12 @@ impl ReportedBlocks {
 
 impl LeadingBlocks {
     /// The devices that hold some.
-    pub(super) fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+    pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.0.iter().map(|(device, _)| *device)
     }
 
     /// The number of leading blocks that a device holds.
-    pub(super) fn on(&self, device: DeviceId) -> u32 {
+    pub(crate) fn on(&self, device: DeviceId) -> u32 {
         let found = self.0.binary_search_by_key(&device, |(id, _)| *id);
         found.map_or(0, |idx| self.0[idx].1)
     }

@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_events::{BlockId, ExecutorId, RequestId};
 
-use super::super::count;
-use super::holders::{Holders, Use};
-use super::prefix::{Prefix, PrefixKey};
+use crate::count;
+use crate::holders::{Holders, Use};
+use crate::prefix::{Prefix, PrefixKey};
 
 /// One request's blocks, in the order of its tokens.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ struct Block {
 /// The block ledger of one device.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(crate) struct BlockPool {
+pub struct BlockPool {
     block_bytes: u64,
     blocks: Vec<Block>,
     free: Vec<BlockId>,
@@ -64,7 +64,7 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    pub(super) fn new(block_bytes: u64, blocks_total: u32) -> Self {
+    pub(crate) fn new(block_bytes: u64, blocks_total: u32) -> Self {
         Self {
             block_bytes,
             blocks: (0..blocks_total).map(|_| Block::default()).collect(),
@@ -98,7 +98,8 @@ impl BlockPool {
     }
 
     /// The number of blocks that could be handed out now.
-    pub(crate) fn available(&self) -> u32 {
+    #[inline]
+    pub fn available(&self) -> u32 {
         self.free() + self.cached()
     }
 
@@ -107,7 +108,8 @@ impl BlockPool {
     }
 
     /// The blocks of a request, in the order of its tokens.
-    pub(crate) fn lease(&self, request: RequestId) -> &[BlockId] {
+    #[inline]
+    pub fn lease(&self, request: RequestId) -> &[BlockId] {
         self.leases
             .get(&request)
             .map_or(&[], |lease| lease.blocks.as_slice())
@@ -115,12 +117,13 @@ impl BlockPool {
 
     /// The number of blocks that the sequences of an executor hold, each counted once however many
     /// hold it.
-    pub(crate) fn used_by(&self, executor: ExecutorId) -> u32 {
+    #[inline]
+    pub fn used_by(&self, executor: ExecutorId) -> u32 {
         self.used.get(&executor).copied().unwrap_or(0)
     }
 
     /// The number of blocks that an executor would use with one more sequence, of `blocks` blocks.
-    pub(super) fn used_with(&self, executor: ExecutorId, prefix: Prefix<'_>, blocks: u32) -> u32 {
+    pub fn used_with(&self, executor: ExecutorId, prefix: Prefix<'_>, blocks: u32) -> u32 {
         let is_here = |block: &BlockId| self.block(*block).holders.is_on(executor);
         let shared = count(self.hits(prefix).filter(is_here).count());
         let new = blocks.saturating_sub(shared);
@@ -128,7 +131,8 @@ impl BlockPool {
     }
 
     /// The number of leading blocks of a request that held their tokens when its lease was opened.
-    pub(super) fn cached_of(&self, request: RequestId) -> u32 {
+    #[inline]
+    pub fn cached_of(&self, request: RequestId) -> u32 {
         self.leases.get(&request).map_or(0, |lease| lease.cached)
     }
 
@@ -144,18 +148,18 @@ impl BlockPool {
     }
 
     /// The number of leading blocks of a prompt that are there.
-    pub(super) fn leading_hits(&self, prefix: Prefix<'_>) -> u32 {
+    pub(crate) fn leading_hits(&self, prefix: Prefix<'_>) -> u32 {
         count(self.hits(prefix).count())
     }
 
     /// The number of blocks that a request with this prompt could get, hits included.
-    pub(super) fn available_for(&self, prefix: Prefix<'_>) -> u32 {
+    pub(crate) fn available_for(&self, prefix: Prefix<'_>) -> u32 {
         self.available() + count(self.held_hits(prefix).count())
     }
 
     /// The number of blocks that a request with this prompt could get once these leases are
     /// closed, hits included.
-    pub(super) fn available_after(&self, leaving: &BTreeSet<RequestId>, prefix: Prefix<'_>) -> u32 {
+    pub fn available_after(&self, leaving: &BTreeSet<RequestId>, prefix: Prefix<'_>) -> u32 {
         let listed = self.listed_by(leaving);
         let stays =
             |block: &BlockId| self.holders(*block) > listed.get(block).copied().unwrap_or(0);
@@ -165,7 +169,7 @@ impl BlockPool {
 
     /// The number of a prompt's leading blocks that are held whoever of `victims` leaves, or that no
     /// victim counts as its own.
-    pub(super) fn shared_whatever_leaves(
+    pub fn shared_whatever_leaves(
         &self,
         prefix: Prefix<'_>,
         victims: impl Iterator<Item = RequestId>,
@@ -186,7 +190,7 @@ impl BlockPool {
     ///
     /// # Panics
     /// If the request has a lease: every lease has one opening.
-    pub(super) fn open(&mut self, request: RequestId, executor: ExecutorId, prefix: Prefix<'_>) {
+    pub(crate) fn open(&mut self, request: RequestId, executor: ExecutorId, prefix: Prefix<'_>) {
         assert!(
             !self.leases.contains_key(&request),
             "a request has one lease at a time"
@@ -205,7 +209,7 @@ impl BlockPool {
 
     /// Adds empty blocks to a lease until it has `n`, as far as there are any. Returns the new
     /// blocks.
-    pub(super) fn grow(&mut self, request: RequestId, n: u32) -> Vec<BlockId> {
+    pub fn grow(&mut self, request: RequestId, n: u32) -> Vec<BlockId> {
         let Some(lease) = self.leases.get(&request) else {
             return Vec::new();
         };
@@ -219,7 +223,7 @@ impl BlockPool {
     }
 
     /// Closes a lease and gives its blocks back: published ones as cache, the others as free.
-    pub(super) fn close(&mut self, request: RequestId) {
+    pub fn close(&mut self, request: RequestId) {
         let Some(lease) = self.leases.remove(&request) else {
             return;
         };
@@ -229,9 +233,17 @@ impl BlockPool {
         }
     }
 
-    /// Notes that block number `idx` of a lease now holds the contents with this key. Where
-    /// another block already holds them, nothing changes.
-    pub(super) fn publish(&mut self, request: RequestId, idx: usize, key: PrefixKey) {
+    /// Makes the first `full` blocks of a lease, which hold the leading blocks of this prompt by now,
+    /// available to others. Where another block already holds the same contents, nothing changes.
+    pub fn publish(&mut self, request: RequestId, prefix: Prefix<'_>, full: u32) {
+        // What was cached is published already; what came from host memory need not be.
+        let cached = self.cached_of(request) as usize;
+        for (idx, key) in prefix.keys().enumerate().take(full as usize).skip(cached) {
+            self.publish_block(request, idx, key);
+        }
+    }
+
+    fn publish_block(&mut self, request: RequestId, idx: usize, key: PrefixKey) {
         let Some(block) = self.lease(request).get(idx).copied() else {
             return;
         };
@@ -242,14 +254,14 @@ impl BlockPool {
     }
 
     /// The number of blocks of a lease that nobody else holds.
-    pub(crate) fn exclusive(&self, request: RequestId) -> u32 {
+    pub fn exclusive(&self, request: RequestId) -> u32 {
         let lease = self.lease(request).iter();
         count(lease.filter(|block| self.holders(**block) == 1).count())
     }
 
     /// The number of blocks that would become available if all these leases were closed: the
     /// blocks nobody else holds.
-    pub(crate) fn freed_by(&self, leaving: &BTreeSet<RequestId>) -> u32 {
+    pub fn freed_by(&self, leaving: &BTreeSet<RequestId>) -> u32 {
         self.freed_of(&self.listed_by(leaving))
     }
 
@@ -268,7 +280,7 @@ impl BlockPool {
     }
 
     /// Forgets every published prefix: the contents are gone though the blocks are not.
-    pub(super) fn forget_contents(&mut self) {
+    pub(crate) fn forget_contents(&mut self) {
         self.index.clear();
         for block in &mut self.blocks {
             block.key = None;
@@ -352,14 +364,17 @@ impl BlockPool {
     }
 
     /// Requests with a lease, and the executor of each.
-    pub(crate) fn leases(&self) -> impl Iterator<Item = (RequestId, ExecutorId)> + '_ {
+    pub fn leases(&self) -> impl Iterator<Item = (RequestId, ExecutorId)> + '_ {
         let leases = self.leases.iter();
         leases.map(|(request, lease)| (*request, lease.executor))
     }
 
     /// Checks that every block that is named is there.
+    ///
+    /// # Errors
+    /// The sentence that names one which is not.
     #[cfg(feature = "serde")]
-    pub(crate) fn check_ids(&self) -> Result<(), String> {
+    pub fn check_ids(&self) -> Result<(), String> {
         let leased = self.leases.values().flat_map(|lease| &lease.blocks);
         let cached = self.cached.iter().map(|(_, block)| block);
         let mut named = leased
@@ -373,7 +388,10 @@ impl BlockPool {
     }
 
     /// Checks the ledger against itself.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// The sentence that says what contradicts what.
+    pub fn check(&self) -> Result<(), String> {
         let mut holders = vec![0u32; self.blocks.len()];
         for block in self.leases.values().flat_map(|lease| &lease.blocks) {
             holders[block.0 as usize] += 1;
@@ -424,7 +442,8 @@ impl BlockPool {
 }
 
 /// The number of blocks of `tokens_per_block` tokens that hold `tokens` tokens.
-pub(crate) fn blocks_for(tokens: u64, tokens_per_block: u32) -> u32 {
+#[inline]
+pub fn blocks_for(tokens: u64, tokens_per_block: u32) -> u32 {
     u32::try_from(tokens.div_ceil(u64::from(tokens_per_block.max(1)))).unwrap_or(u32::MAX)
 }
 
