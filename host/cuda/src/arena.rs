@@ -14,7 +14,7 @@ use crate::{failed, in_words};
 
 /// The host arena of a device. Which block is whose is the core's ledger's to know.
 #[derive(Debug)]
-pub(crate) struct Arena {
+pub(crate) struct PinnedArena {
     context: Arc<CudaContext>,
     blocks: KvBlocks,
     /// The memory; null where there is none.
@@ -22,11 +22,11 @@ pub(crate) struct Arena {
 }
 
 // SAFETY: the memory belongs to the arena alone, and pinned memory may be used on any thread.
-unsafe impl Send for Arena {}
+unsafe impl Send for PinnedArena {}
 // SAFETY: blocks are copied by whoever the ledger has given them to, and by nobody else.
-unsafe impl Sync for Arena {}
+unsafe impl Sync for PinnedArena {}
 
-impl Arena {
+impl PinnedArena {
     /// Pins memory for the host blocks of a device.
     pub(crate) fn new(context: &Arc<CudaContext>, blocks: KvBlocks) -> Result<Self, DeviceError> {
         let bytes = blocks.bytes * u64::from(blocks.host);
@@ -94,7 +94,7 @@ impl Arena {
     }
 }
 
-impl Drop for Arena {
+impl Drop for PinnedArena {
     fn drop(&mut self) {
         if !self.memory.is_null() && self.context.bind_to_thread().is_ok() {
             // SAFETY: it was pinned by `new`, and nobody uses it any more. A context that is lost has

@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use pointsman_engine::model::backend::{DeviceError, KvBlocks};
 use pointsman_engine::model::host::HostModel;
 
-use crate::arena::Arena;
+use crate::arena::PinnedArena;
 use crate::buffer::alloc;
 use crate::failed;
 use crate::module::Module;
@@ -35,7 +35,7 @@ pub(crate) struct ContextLife {
     /// The KV pool.
     pub(crate) pool: CudaSlice<u8>,
     /// The host arena.
-    pub(crate) arena: Arena,
+    pub(crate) arena: PinnedArena,
     /// The models on the device, by their copy in this machine's memory.
     models: Mutex<Vec<(Weak<HostModel>, Weak<DeviceModel>)>>,
     lost: AtomicBool,
@@ -104,7 +104,7 @@ impl ContextLife {
         let pool = alloc(&stream, len)?;
         stream.synchronize().map_err(failed)?;
         Ok(Self {
-            arena: Arena::new(&context, blocks)?,
+            arena: PinnedArena::new(&context, blocks)?,
             context,
             module,
             pool,

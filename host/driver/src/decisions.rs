@@ -193,7 +193,7 @@ struct PendingQuestion {
 pub(super) struct LogSink<'a>(&'a mut DecisionLog);
 
 /// A request that has arrived.
-pub(super) struct Arrival<'a> {
+pub(super) struct ArrivedRequest<'a> {
     pub(super) ticket: TicketId,
     pub(super) request: RequestId,
     pub(super) tenant: &'a str,
@@ -221,7 +221,7 @@ impl DecisionLog {
     }
 
     /// Begins the trace of a request.
-    pub(super) fn arrived(&mut self, arrival: Arrival<'_>) {
+    pub(super) fn arrived(&mut self, arrival: ArrivedRequest<'_>) {
         if self.max == 0 {
             return;
         }

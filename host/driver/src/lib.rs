@@ -67,7 +67,7 @@ use tokio::sync::mpsc;
 
 use crate::activity::Activity;
 use crate::metrics::{Metrics, Texts};
-use decisions::{Arrival, DecisionLog};
+use decisions::{ArrivedRequest, DecisionLog};
 use executors::Executors;
 use finished::{AccessLines, Finished};
 use forecast::Referents;
@@ -271,7 +271,7 @@ impl Driver {
         if let Some((spans, span)) = self.spans.as_mut().zip(span) {
             spans.arrived(request, span);
         }
-        self.decisions.arrived(Arrival {
+        self.decisions.arrived(ArrivedRequest {
             ticket,
             request,
             tenant: &tenant,

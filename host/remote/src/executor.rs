@@ -25,13 +25,13 @@ use pointsman_executor::server::{BrokenStreams, ServerConfig, ServerLoad};
 use pointsman_executor::stats::EngineStats;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
 use crate::asker::{self, Asker};
 use crate::client::{Connections, ServerClient};
 use crate::findings::Findings;
+use crate::open::OpenCall;
 use crate::poll::{Poll, Poller};
 use crate::residency::{Residency, ResidencyTerms};
 use crate::sequence::{Sequence, SequenceEnd, Timeouts};
@@ -95,20 +95,8 @@ struct Remote {
     poll: Arc<Poll>,
     news: mpsc::Sender<News>,
     // Owned.
-    running: BTreeMap<RequestId, Running>,
+    running: BTreeMap<RequestId, OpenCall>,
     standing: Standing,
-}
-
-/// A request at the server.
-struct Running {
-    sequence: SequenceRef,
-    /// The request, to be handed back.
-    state: Box<JobState>,
-    task: AbortHandle,
-    prompt_tokens: u32,
-    /// Tokens generated, and those of them that were reported.
-    generated: Arc<AtomicU32>,
-    reported: u32,
 }
 
 /// The server as it was told last.
@@ -268,14 +256,8 @@ impl Remote {
             generated: Arc::clone(&generated),
             news: self.news.clone(),
         };
-        let running = Running {
-            sequence,
-            prompt_tokens: start.order.prompt_tokens,
-            state,
-            task: tokio::spawn(task.run()).abort_handle(),
-            generated,
-            reported: 0,
-        };
+        let task = tokio::spawn(task.run()).abort_handle();
+        let running = OpenCall::new(&start.order, state, task, generated);
         self.running.insert(sequence.request, running);
         self.count_ours();
         vec![Event::Started(sequence)]
@@ -309,12 +291,7 @@ impl Remote {
     fn began(&mut self, sequence: SequenceRef) -> Option<Event> {
         let running = self.running.get_mut(&sequence.request)?;
         (running.sequence == sequence).then_some(())?;
-        running.reported = 1;
-        let made = Progress {
-            request: sequence.request,
-            prefilled: running.prompt_tokens,
-            generated: 1,
-        };
+        let made = running.begin();
         Some(self.stepped(vec![made]))
     }
 
@@ -323,7 +300,7 @@ impl Remote {
         let made: Vec<Progress> = self
             .running
             .values_mut()
-            .filter_map(Running::made)
+            .filter_map(OpenCall::made)
             .collect();
         if made.is_empty() {
             return Vec::new();
@@ -397,7 +374,7 @@ impl Remote {
     }
 
     /// Takes a request out of the books.
-    fn take(&mut self, sequence: SequenceRef) -> Option<Running> {
+    fn take(&mut self, sequence: SequenceRef) -> Option<OpenCall> {
         let running = self.running.get(&sequence.request)?;
         (running.sequence == sequence).then_some(())?;
         let taken = self.running.remove(&sequence.request);
@@ -533,46 +510,6 @@ impl Remote {
         }
         self.standing.slots = Some(slots);
         Some(Event::Changed(ServerChange::Slots(slots)))
-    }
-}
-
-// === impl Running ===
-
-impl Running {
-    /// True once the beginning of a stream was reported.
-    fn has_begun(&self) -> bool {
-        self.reported > 0
-    }
-
-    /// The tokens since the last report; absent: there are none.
-    fn made(&mut self) -> Option<Progress> {
-        if !self.has_begun() {
-            return None;
-        }
-        self.made_up_to(self.generated.load(Ordering::Relaxed))
-    }
-
-    /// The tokens since the last report, once all have come.
-    fn last(&mut self, usage: Usage) -> Option<Progress> {
-        let counted = self.generated.load(Ordering::Relaxed);
-        let prefilled = if self.has_begun() {
-            0
-        } else {
-            self.prompt_tokens
-        };
-        let made = self.made_up_to(usage.output.unwrap_or(counted))?;
-        Some(Progress { prefilled, ..made })
-    }
-
-    fn made_up_to(&mut self, generated: u32) -> Option<Progress> {
-        let bound = self.state.job.output_tokens_max;
-        let new = generated.min(bound).saturating_sub(self.reported);
-        self.reported += new;
-        (new > 0).then_some(Progress {
-            request: self.sequence.request,
-            prefilled: 0,
-            generated: new,
-        })
     }
 }
 

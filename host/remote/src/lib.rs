@@ -25,6 +25,7 @@ pub mod client;
 mod continuation;
 mod executor;
 mod findings;
+mod open;
 mod poll;
 mod residency;
 mod sequence;

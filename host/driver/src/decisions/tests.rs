@@ -17,7 +17,7 @@ fn stamped(round: u64, fact: Fact) -> Stamped {
 }
 
 fn arrive(decisions: &mut DecisionLog, number: u64) {
-    decisions.arrived(Arrival {
+    decisions.arrived(ArrivedRequest {
         ticket: TicketId(number),
         request: RequestId(number),
         tenant: "default",

@@ -29,7 +29,7 @@ pub(super) struct RunningSequence {
     /// Tokens, from the start, whose KV is in `blocks`.
     in_kv: usize,
     /// The way of that KV back from host memory.
-    arrival: Arrival,
+    copy_back: CopyBack,
     /// Tokens that may still be generated.
     output_tokens_left: u32,
     /// The sequence's last step.
@@ -38,7 +38,7 @@ pub(super) struct RunningSequence {
 
 /// The way of a sequence's KV back from host memory.
 #[derive(Debug)]
-pub(super) enum Arrival {
+pub(super) enum CopyBack {
     /// These copies are to be made.
     Due(Vec<BlockCopy>),
     /// They are under way.
@@ -85,9 +85,9 @@ impl RunningSequence {
             blocks: order.blocks,
             // The last token always needs a pass: the first new one is chosen by its logits.
             in_kv: (order.cached_tokens as usize).min(prompt_tokens.saturating_sub(1)),
-            arrival: match order.copies.is_empty() {
-                true => Arrival::Here,
-                false => Arrival::Due(order.copies),
+            copy_back: match order.copies.is_empty() {
+                true => CopyBack::Here,
+                false => CopyBack::Due(order.copies),
             },
             output_tokens_left,
             last_step: steps,
@@ -113,11 +113,11 @@ impl RunningSequence {
 
     /// True if the sequence has all of its KV, as far as it was computed.
     pub(super) fn is_here(&self) -> bool {
-        matches!(self.arrival, Arrival::Here)
+        matches!(self.copy_back, CopyBack::Here)
     }
 
-    pub(super) fn arrival(&mut self) -> &mut Arrival {
-        &mut self.arrival
+    pub(super) fn copy_back(&mut self) -> &mut CopyBack {
+        &mut self.copy_back
     }
 
     /// The copies by which the sequence's KV gets into these host blocks, one for each block of its
@@ -143,9 +143,9 @@ impl RunningSequence {
     }
 
     pub(super) fn need(&self, tokens_per_block: usize) -> Need {
-        let room = match self.arrival {
-            Arrival::Here => (self.blocks.len() * tokens_per_block).saturating_sub(self.in_kv),
-            Arrival::Due(_) | Arrival::Copying(_) => 0,
+        let room = match self.copy_back {
+            CopyBack::Here => (self.blocks.len() * tokens_per_block).saturating_sub(self.in_kv),
+            CopyBack::Due(_) | CopyBack::Copying(_) => 0,
         };
         Need {
             request: self.id.request,

@@ -8,7 +8,7 @@
 use pointsman_events::{HostBlockId, SequenceRef};
 use pointsman_executor::contract::Event;
 
-use super::running::{Arrival, RunningSequence};
+use super::running::{CopyBack, RunningSequence};
 use super::{StepLoop, StepOutcome};
 use crate::model::backend::{DeviceError, SwapDirection, SwapTicket, SwapWait};
 
@@ -37,11 +37,11 @@ impl StepLoop {
             return;
         };
         let mut running = self.running.remove(idx);
-        let departure = match (running.arrival(), host_blocks.is_empty()) {
-            (Arrival::Copying(ticket), true) => Some(Departure::Copying(*ticket, 0)),
-            (Arrival::Copying(_) | Arrival::Here, false) => Some(Departure::Due(host_blocks)),
+        let departure = match (running.copy_back(), host_blocks.is_empty()) {
+            (CopyBack::Copying(ticket), true) => Some(Departure::Copying(*ticket, 0)),
+            (CopyBack::Copying(_) | CopyBack::Here, false) => Some(Departure::Due(host_blocks)),
             // What is to be copied in is in host memory still.
-            (Arrival::Due(_), _) | (Arrival::Here, true) => None,
+            (CopyBack::Due(_), _) | (CopyBack::Here, true) => None,
         };
         match departure {
             Some(departure) => self.leaving.push(LeavingSequence { running, departure }),
@@ -92,9 +92,9 @@ impl StepLoop {
         }
         for running in &mut self.running {
             let model = running.model();
-            if let Arrival::Due(copies) = running.arrival() {
+            if let CopyBack::Due(copies) = running.copy_back() {
                 let ticket = self.models[model].swap(SwapDirection::In, copies)?;
-                *running.arrival() = Arrival::Copying(ticket);
+                *running.copy_back() = CopyBack::Copying(ticket);
             }
         }
         Ok(())
@@ -116,10 +116,10 @@ impl StepLoop {
         let mut running = self.running.iter_mut();
         for running in running.by_ref().filter(|running| running.model() == place) {
             let id = running.id();
-            if let Arrival::Copying(ticket) = running.arrival()
+            if let CopyBack::Copying(ticket) = running.copy_back()
                 && *ticket <= done
             {
-                *running.arrival() = Arrival::Here;
+                *running.copy_back() = CopyBack::Here;
                 self.started.push(Event::Started(id));
             }
         }

@@ -13,7 +13,7 @@ use super::{EXECUTOR, ExecutorUnderTest, FIRST_LIFE, SLOTS, WholeAnswer, referen
 use crate::contract::{Command, Event};
 use crate::delivery::{self, Closing, Deliveries, Delivery, StopReason};
 use crate::job::{Job, JobState};
-use arena::{Arena, Swapped};
+use arena::{FreeHostBlocks, Swapped};
 
 /// A host with one executor. Its methods panic where the executor breaks the contract.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct TestHost<E> {
     requests: BTreeMap<RequestId, Record>,
     /// Free blocks. The last one given back is given out first, so that blocks change hands often.
     free: Vec<BlockId>,
-    arena: Arena,
+    arena: FreeHostBlocks,
     budget: u32,
     /// The largest budget that may still be in force.
     budget_bound: u32,
@@ -162,7 +162,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
     pub fn new(executor: E) -> Self {
         Self {
             free: (0..executor.blocks_total()).map(BlockId).collect(),
-            arena: Arena::new(executor.host_blocks()),
+            arena: FreeHostBlocks::new(executor.host_blocks()),
             executor,
             requests: BTreeMap::new(),
             budget: u32::MAX,

@@ -4,7 +4,7 @@ use pointsman_events::{BlockCopy, BlockId, HostBlockId};
 
 /// The host blocks that nobody has.
 #[derive(Debug)]
-pub(super) struct Arena(Vec<HostBlockId>);
+pub(super) struct FreeHostBlocks(Vec<HostBlockId>);
 
 /// A request's KV in host memory.
 #[derive(Debug, Default)]
@@ -13,9 +13,9 @@ pub(super) struct Swapped {
     pub(super) tokens: u32,
 }
 
-// === impl Arena ===
+// === impl FreeHostBlocks ===
 
-impl Arena {
+impl FreeHostBlocks {
     pub(super) fn new(blocks: u32) -> Self {
         Self((0..blocks).map(HostBlockId).collect())
     }
