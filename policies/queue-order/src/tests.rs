@@ -150,3 +150,17 @@ fn an_unknown_discipline_is_refused_with_the_known_ones() {
 fn settings_are_described_as_they_are() {
     pointsman_sdk::fixture::check_settings::<crate::QueueOrder>();
 }
+
+#[test]
+fn what_half_of_the_bound_has_left_behind_goes_first_in_order_of_arrival() {
+    let half = u64::from(bounds().overtaken_max / 2);
+    // 3 waits, half of the bound and one came after it, and one of those waits. 1 was left behind by more; 2 is
+    // less urgent.
+    let late = 3 + half + 1;
+    let mut requests = [1, 2, 3, late].map(|id| given(id, id, 0, 1));
+    requests[1].priority = -1;
+    check("lcfs", &requests, &[1, 3, late, 2]);
+    // One less has.
+    requests[2].id += 1;
+    check("lcfs", &requests, &[1, late, 4, 2]);
+}
