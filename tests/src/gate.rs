@@ -1,7 +1,10 @@
 //! Engines that stand still while a test looks at them.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use anyhow::{Result, bail};
 use pointsman_core::BlockCopy;
 use pointsman_engine::cpu::CpuBackend;
 use pointsman_engine::model::backend::{
@@ -16,12 +19,22 @@ pub struct Gate(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// True while no step begins. Engines wait for it to be false.
-    shut: Mutex<bool>,
+    /// Engines wait for it to be open.
+    state: Mutex<State>,
     opened: Condvar,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    /// True while no step begins, but for so many of these executors.
+    shut: bool,
+    allowed: BTreeMap<String, u32>,
+    /// Engines that would begin a step.
+    standing: usize,
+}
+
 struct Gated {
+    name: String,
     backend: CpuBackend,
     gate: Gate,
 }
@@ -31,27 +44,66 @@ impl Gate {
     #[must_use]
     pub fn backends(&self) -> Backends {
         let gate = self.clone();
-        Backends::new(move |_, backend| {
+        Backends::new(move |name, backend| {
             let gate = gate.clone();
-            Box::new(Gated { backend, gate })
+            let name = name.to_owned();
+            Box::new(Gated {
+                name,
+                backend,
+                gate,
+            })
         })
     }
 
     /// Lets no further step begin.
     pub fn shut(&self) {
-        *self.0.shut.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        let mut state = self.state();
+        state.shut = true;
+        state.allowed.clear();
     }
 
     /// Lets the engines go on.
     pub fn open(&self) {
-        *self.0.shut.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.state().shut = false;
         self.0.opened.notify_all();
     }
 
-    fn pass(&self) {
-        let shut = self.0.shut.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = self.0.opened.wait_while(shut, |shut| *shut);
-        drop(opened);
+    /// Lets the engine of this executor make so many further steps.
+    pub fn allow(&self, executor: &str, steps: u32) {
+        let mut state = self.state();
+        *state.allowed.entry(executor.to_owned()).or_default() += steps;
+        self.0.opened.notify_all();
+    }
+
+    /// Waits until so many engines would begin a step, each with the sequences it has then.
+    ///
+    /// # Errors
+    /// If there are fewer for long.
+    pub async fn stands(&self, engines: usize) -> Result<()> {
+        for _ in 0..6000 {
+            if self.state().standing == engines {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        bail!("{:?} instead of {engines} engines", self.state())
+    }
+
+    fn pass(&self, executor: &str) {
+        let mut state = self.state();
+        state.standing += 1;
+        let opened = self.0.opened.wait_while(state, |state| {
+            state.shut && !state.allowed.get(executor).is_some_and(|steps| *steps > 0)
+        });
+        let mut state = opened.unwrap_or_else(PoisonError::into_inner);
+        state.standing -= 1;
+        if let Some(steps) = state.allowed.get_mut(executor) {
+            *steps = steps.saturating_sub(1);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,7 +125,7 @@ impl Backend for Gated {
     }
 
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
-        self.gate.pass();
+        self.gate.pass(&self.name);
         self.backend.forward(chunks, logits)
     }
 

@@ -18,6 +18,7 @@ pub mod fuzz;
 pub mod gate;
 pub mod gateway;
 pub mod journal;
+pub mod liveness;
 pub mod load;
 pub mod log;
 pub mod mutate;

@@ -1,13 +1,12 @@
 //! Requests that a policy holds on purpose, over HTTP: they wait for longer than the first liveness
 //! clock without a strike, and none fails for it.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use pointsman_core::Micros;
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_server::config::Config;
 use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
+use pointsman_tests::liveness::{passes, strikes};
 use pointsman_tests::serving::{Serving, holds, serve_demo};
 use serde_json::{Value, json};
 use tokio::task;
@@ -42,30 +41,6 @@ async fn running(client: Client, session: &str) -> Result<Stream> {
     Ok(stream)
 }
 
-/// Waits until the host's clock has moved on by several times `UNPLACED_MAX`.
-async fn outlasts_the_clock(client: Client) -> Result<()> {
-    let now = async || {
-        let shown = client.get("/monitor/data").await?.json()?;
-        shown["at_micros"].as_u64().context("no time is shown")
-    };
-    let since = now().await?;
-    let patience = Duration::from_secs(60);
-    let waited = tokio::time::timeout(patience, async {
-        while now().await? < since + 4 * UNPLACED_MAX.0 {}
-        anyhow::Ok(())
-    });
-    waited.await.context("the host's clock stands still")?
-}
-
-async fn strikes(client: Client) -> Result<usize> {
-    let metrics = client.get("/metrics").await?;
-    let text = String::from_utf8(metrics.body)?;
-    let strikes = text.lines().filter(|line| {
-        line.starts_with("pointsman_liveness_strikes_total") && !line.ends_with(" 0")
-    });
-    Ok(strikes.count())
-}
-
 /// Has a request wait for the executor `left`, which another one occupies, while `right` is idle.
 async fn waits_for_left(serving: &Serving) -> Result<()> {
     let client = serving.client;
@@ -74,8 +49,8 @@ async fn waits_for_left(serving: &Serving) -> Result<()> {
     let body = asks(chat("Hello"), "ann");
     let second = task::spawn(async move { client.post("/v1/chat/completions", &body).await });
     serving.load_until(|load| load.queued == 1).await?;
-    outlasts_the_clock(client).await?;
-    ensure!(strikes(client).await? == 0);
+    passes(client, Micros(4 * UNPLACED_MAX.0)).await?;
+    ensure!(strikes(client).await? == 0.0);
     drop(first);
     let second = second.await??;
     ensure!(second.status == 200, "{second:?}");
@@ -87,7 +62,7 @@ async fn waits_for_left(serving: &Serving) -> Result<()> {
         second.header("x-pointsman-policy") != "built-in",
         "{second:?}"
     );
-    ensure!(strikes(client).await? == 0);
+    ensure!(strikes(client).await? == 0.0);
     serving.idle().await?;
     Ok(())
 }
@@ -131,7 +106,7 @@ async fn what_nobody_could_serve_in_its_group_in_time_is_served_elsewhere() -> R
         second.header("x-pointsman-policy") == "memory-aware",
         "{second:?}"
     );
-    ensure!(strikes(client).await? == 0);
+    ensure!(strikes(client).await? == 0.0);
     drop(first);
     serving.server.stop().await?;
     Ok(())
@@ -153,7 +128,7 @@ async fn a_policy_that_holds_everything_as_long_as_it_may_makes_no_request_fail(
         ensure!(answer.status == 200, "{answer:?}");
         built_in += usize::from(answer.header("x-pointsman-policy") == "built-in");
     }
-    ensure!(built_in > 0 && strikes(client).await? > 0);
+    ensure!(built_in > 0 && strikes(client).await? > 0.0);
     // The strikes cost it its hooks.
     serving
         .report_until(|report| !holds(report, "holder"))

@@ -1,4 +1,5 @@
-//! Who is prefilled first in a server that runs: told by the steps in its journal, not by time.
+//! The sequences of an engine's steps, and who is prefilled first in them, in a server that runs: told
+//! by its journal, not by time.
 
 use std::path::Path;
 
@@ -6,8 +7,9 @@ use anyhow::{Context, Result, ensure};
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Input, RequestId};
 use pointsman_journal::{Entry, JournalReader};
-use pointsman_server::config::JournalPlace;
+use pointsman_server::config::{Config, JournalPlace};
 use pointsman_tests::client::chat;
+use pointsman_tests::gate::Gate;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -122,6 +124,63 @@ async fn the_first_token_of_an_urgent_request_does_not_wait_for_bulk_prompts() -
     ensure!(
         way.stage == Stage::HasToken && way.steps <= 2 * steps,
         "{way:?}"
+    );
+    Ok(())
+}
+
+/// The requests of each step, by the journal of the run.
+fn steps(journal: &Path) -> Result<Vec<Vec<RequestId>>> {
+    let mut steps = Vec::new();
+    for located in JournalReader::open(journal)? {
+        if let Entry::Input { input, .. } = &located?.entry
+            && let Input::StepFinished(report) = input.as_ref()
+        {
+            let mut requests: Vec<_> = report.progress.iter().map(|made| made.request).collect();
+            requests.sort();
+            steps.push(requests);
+        }
+    }
+    Ok(steps)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_joins_the_next_step_of_those_that_run_as_far_as_there_are_slots() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let journal = folder.path().join("journal");
+    let place = JournalPlace::Folder(journal.clone());
+    let gate = Gate::default();
+    let tune = |config: &mut Config| {
+        config.journal.place = place;
+        config.executors[0].terms.slots = 3;
+    };
+    let serving = Serving::start_with(tune, gate.backends()).await?;
+    let client = serving.client;
+    gate.shut();
+    let mut sent = JoinSet::new();
+    for (n, slots) in [1, 2, 3, 3].into_iter().enumerate() {
+        let body = prompt(&format!("{n}. Hello"), "throughput", 3);
+        sent.spawn(async move { client.post("/v1/chat/completions", &body).await });
+        serving
+            .load_until(|load| load.live == n + 1 && load.slots_used == slots)
+            .await?;
+        // The step of the first has begun before the others come, and goes on without them.
+        gate.stands(1).await?;
+    }
+    gate.open();
+    while let Some(answer) = sent.join_next().await {
+        let answer = answer??;
+        ensure!(answer.status == 200, "{answer:?}");
+    }
+    serving.server.stop().await?;
+    let steps = tokio::task::spawn_blocking(move || steps(&journal)).await??;
+    let of = |requests: &[u64]| requests.iter().copied().map(RequestId).collect::<Vec<_>>();
+    ensure!(
+        steps[..2] == [of(&[0]), of(&[0, 1, 2])],
+        "the fourth has no slot: {steps:?}"
+    );
+    ensure!(
+        steps.last() == Some(&of(&[3])),
+        "it follows alone: {steps:?}"
     );
     Ok(())
 }

@@ -11,7 +11,7 @@ use pointsman_tests::serving::Serving;
 use serde_json::json;
 
 use super::pools::{BLOCK, completed, of_blocks, used};
-use super::{endless, executor, over, running, second, until};
+use super::{endless, executor, get, order, over, running, second, until};
 
 /// An executor for the demo model, then others for `second`, with these shares.
 fn weighted(config: &mut Config, weights: &[u32]) {
@@ -196,5 +196,91 @@ async fn an_engine_gives_up_blocks_for_more_urgent_work_of_another() -> Result<(
         let evicted = ["e0", "e1"].map(|at| total(&samples, &name, &[("executor", at)]));
         ensure!(evicted == [wanted, 0.0], "{name}: {evicted:?}");
     }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn nobody_gives_way_on_an_executor_that_is_not_preemptible() -> Result<()> {
+    let gate = Gate::default();
+    let tune = |config: &mut Config| {
+        weighted(config, &[1, 1]);
+        config.devices[0].kv_bytes = Some(21 * BLOCK);
+        config.executors[0].terms.preemptible = false;
+    };
+    let serving = Serving::start_with(tune, gate.backends()).await?;
+    let client = serving.client;
+    gate.shut();
+    let low = of_blocks(16, "demo", &json!({"priority": -5}));
+    let low = completed(client, low);
+    until(client, "/admin/devices", |listed| used(listed) == [16]).await?;
+    let urgent = of_blocks(6, "second", &json!({"priority": 5}));
+    let urgent = completed(client, urgent);
+    serving.load_until(|load| load.queued > 0).await?;
+    gate.open();
+    low.await??;
+    urgent.await??;
+    let samples = samples(client).await?;
+    let evicted = total(&samples, "pointsman_requests_evicted_total", &[]);
+    ensure!(evicted == 0.0, "{evicted}");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn shares_follow_engines_that_come_and_leave() -> Result<()> {
+    let gate = Gate::default();
+    let tune = |config: &mut Config| weighted(config, &[1, 1]);
+    let serving = Serving::start_with(tune, gate.backends()).await?;
+    let client = serving.client;
+    gate.shut();
+    let on = |model: &str, name: &str| {
+        let hints = json!({"executors": [name]});
+        completed(client, of_blocks(1, model, &hints))
+    };
+    let mut sent = vec![on("demo", "e0"), on("second", "e1")];
+    shares(client, &[128, 128]).await?;
+    let table = json!({"models": ["second"], "executor": "e2", "share-weight": 2});
+    order(client, "/admin/executors", &table).await?;
+    shares(client, &[128, 128, 0]).await?;
+    sent.push(on("second", "e2"));
+    shares(client, &[64, 64, 128]).await?;
+    client.delete("/admin/executors/e1").await?;
+    gate.open();
+    for task in sent {
+        task.await??;
+    }
+    // None is active, so all that are left count as active.
+    shares(client, &[85, 171]).await?;
+    over(serving).await
+}
+
+/// The tokens of the steps of the first two engines since the last allotment.
+async fn since_allotment(client: Client) -> Result<[Option<u64>; 2]> {
+    let listed = get(client, "/admin/executors").await?;
+    let used = |at: usize| listed["executors"][at]["tokens_since_allotment"].as_u64();
+    Ok([0, 1].map(used))
+}
+
+#[tokio::test]
+async fn the_tokens_that_engines_used_are_counted_from_one_allotment_to_the_next() -> Result<()> {
+    let gate = Gate::default();
+    let tune = |config: &mut Config| weighted(config, &[1, 1]);
+    let serving = Serving::start_with(tune, gate.backends()).await?;
+    let client = serving.client;
+    let busy = running(client, endless("demo", json!({}))).await?;
+    gate.shut();
+    gate.stands(1).await?;
+    // The steps so far, of which the first has a prompt.
+    let used = since_allotment(client).await?;
+    ensure!(
+        used[0] > Some(0) && used[1] == Some(0),
+        "one works alone: {used:?}"
+    );
+    let other = completed(client, of_blocks(1, "second", &json!({})));
+    shares(client, &[128, 128]).await?;
+    let used = since_allotment(client).await?;
+    ensure!(used == [Some(0); 2], "no step was made since: {used:?}");
+    gate.open();
+    other.await??;
+    drop(busy);
     over(serving).await
 }

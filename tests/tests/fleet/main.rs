@@ -8,11 +8,13 @@
 //! | `routing` | several executors of one model |
 //! | `scales` | the order of executors by KV pressure, depth, free blocks and placements |
 //! | `queues` | the order of those who wait outside the queue, and at an executor |
+//! | `drains` | executors left to run empty for a cold model, and warm holds |
 //! | `unnamed` | requests that name no model |
 //! | `strategies` | round robin, least loaded and sticky; warm and cold models, drains, sessions |
 
 mod budgets;
 mod devices;
+mod drains;
 mod models;
 mod pools;
 mod queues;
@@ -118,6 +120,14 @@ async fn until(client: Client, path: &str, wanted: impl Fn(&Value) -> bool) -> R
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     bail!("{path} stays {last}")
+}
+
+/// The models with sequences on an executor of a list.
+fn active(listed: &Value, at: usize) -> Vec<&str> {
+    let present = listed["executors"][at]["models_present"].as_array();
+    let present = present.into_iter().flatten();
+    let active = present.filter(|model| model["sequences"] != 0);
+    active.filter_map(|model| model["model"].as_str()).collect()
 }
 
 /// The end of a test: everything is given back.

@@ -5,10 +5,10 @@ use pointsman_core::Micros;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_server::config::Config;
 use pointsman_tests::serving::{Serving, set};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    ask, asked, endless, error, executor, get, order, over, place, running, second, until,
+    active, ask, asked, endless, error, executor, get, order, over, place, running, second, until,
 };
 
 /// One executor for the demo model and `second`, on these terms.
@@ -18,14 +18,6 @@ fn shared(config: &mut Config, terms: ExecutorTerms) {
         terms,
         ..executor("both", &["demo", "second"])
     }];
-}
-
-/// The models with sequences on the first executor.
-fn active(listed: &Value) -> Vec<&str> {
-    let present = listed["executors"][0]["models_present"].as_array();
-    let active = present.into_iter().flatten();
-    let active = active.filter(|model| model["sequences"] != 0);
-    active.filter_map(|model| model["model"].as_str()).collect()
 }
 
 #[tokio::test]
@@ -39,7 +31,7 @@ async fn an_executor_runs_sequences_of_several_models_in_the_same_steps() -> Res
     ];
     ensure!(streams.iter().all(|stream| place(stream) == "both"));
     let listed = get(client, "/admin/executors").await?;
-    ensure!(active(&listed) == ["demo", "second"], "{listed}");
+    ensure!(active(&listed, 0) == ["demo", "second"], "{listed}");
     ensure!(
         listed["executors"][0]["models"] == json!(["demo", "second"]),
         "{listed}"
@@ -69,7 +61,7 @@ async fn two_models_never_run_at_once_where_models_max_is_one() -> Result<()> {
     // Another one of the model that runs may join it; the other model waits, with slots free.
     ensure!(asked(client, ask("demo", json!({}))).await?? == "both");
     let listed = get(client, "/admin/executors").await?;
-    ensure!(active(&listed) == ["demo"], "{listed}");
+    ensure!(active(&listed, 0) == ["demo"], "{listed}");
     ensure!(listed["executors"][0]["models_max"] == 1, "{listed}");
     ensure!(listed["load"]["queued"] == 1, "{listed}");
     drop(stream);
@@ -80,7 +72,7 @@ async fn two_models_never_run_at_once_where_models_max_is_one() -> Result<()> {
         .collect();
     while !many.iter().all(|answer| answer.is_finished()) {
         let listed = get(client, "/admin/executors").await?;
-        ensure!(active(&listed).len() <= 1, "{listed}");
+        ensure!(active(&listed, 0).len() <= 1, "{listed}");
     }
     for answer in many {
         answer.await??;

@@ -1,9 +1,9 @@
 //! Executors on pools of so many KV blocks, and requests that hold so many of them.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::ExecutorConfig;
 use pointsman_server::config::{Config, DeviceConfig, PrefixCache};
-use pointsman_tests::client::Client;
+use pointsman_tests::client::{Answer, Client};
 use serde_json::{Value, json};
 use tokio::task::{self, JoinHandle};
 
@@ -12,6 +12,8 @@ use super::{executor, get, until};
 /// Bytes of a block of the demo model.
 pub(super) const BLOCK: u64 = 48 << 10;
 const TOKENS_PER_BLOCK: usize = 16;
+/// Steps of a request of one block, each of which makes a token of its answer.
+pub(super) const STEPS: u32 = 4;
 
 /// Has the demo model served by `a`, `b` and so on, each on a pool of so many blocks. No request
 /// uses what another one left there.
@@ -41,17 +43,22 @@ pub(super) fn of_blocks(blocks: usize, model: &str, hints: &Value) -> Value {
     json!({
         "model": model,
         "prompt": vec![7; blocks * TOKENS_PER_BLOCK - 8],
-        "max_tokens": 4,
+        "max_tokens": STEPS,
         "ignore_eos": true,
         "pointsman": hints,
     })
 }
 
+/// The answer to a request of [`of_blocks`], on a task of its own.
+pub(super) fn answered(client: Client, body: Value) -> JoinHandle<Result<Answer>> {
+    task::spawn(async move { client.post("/v1/completions", &body).await })
+}
+
 /// A request of [`of_blocks`] that is answered on a task of its own.
 pub(super) fn completed(client: Client, body: Value) -> JoinHandle<Result<()>> {
     task::spawn(async move {
-        let answer = client.post("/v1/completions", &body).await?;
-        anyhow::ensure!(answer.status == 200, "{answer:?}");
+        let answer = answered(client, body).await??;
+        ensure!(answer.status == 200, "{answer:?}");
         Ok(())
     })
 }

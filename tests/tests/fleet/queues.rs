@@ -1,18 +1,20 @@
 //! The order of requests that wait elsewhere than in the queue: outside it, and in the queue of an
 //! executor.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_policy_cli::Verdict;
 use pointsman_server::config::{Config, JournalPlace};
 use pointsman_tests::client::{Client, Stream};
+use pointsman_tests::gate::Gate;
 use pointsman_tests::journal::{replay_args, replay_said};
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{self, Receiver, Sender};
-use tokio::task;
+use tokio::task::{self, JoinHandle};
 
+use super::pools::{answered, completed, of_blocks};
 use super::{endless, over, running};
 
 /// A server in which those that came last go first, and which records that in `journal`.
@@ -145,4 +147,66 @@ async fn an_executors_queue_starts_latency_critical_requests_first() -> Result<(
     drop(stream);
     line.expect(&["latency-critical", "throughput"]).await?;
     over(serving).await
+}
+
+/// The end of each of a line of requests: the third in the line and the fourth, which found all full.
+const OVERFLOWS: [(&str, [u16; 2]); 3] = [
+    ("block", [200, 200]),
+    ("drop-newest", [200, 429]),
+    ("drop-oldest", [429, 200]),
+];
+
+#[tokio::test]
+async fn behind_a_full_queue_of_an_executor_each_overflow_says_who_is_refused() -> Result<()> {
+    for (overflow, wanted) in OVERFLOWS {
+        let gate = Gate::default();
+        let tune = |config: &mut Config| {
+            config.executors[0].terms = ExecutorTerms {
+                slots: 1,
+                queue: 1,
+                ..ExecutorTerms::default()
+            };
+            config.core.queue_max = 1;
+            set(config, "budget", &json!({"overflow": overflow}));
+        };
+        let serving = Serving::start_with(tune, gate.backends()).await?;
+        let client = serving.client;
+        gate.shut();
+        let short = |hints: Value| of_blocks(1, "demo", &hints);
+        let first = completed(client, short(json!({})));
+        serving.load_until(|load| load.slots_used == 1).await?;
+        let second = completed(client, short(json!({})));
+        let full = |listed: &Value| listed["executors"][0]["queued"] == 1;
+        super::until(client, "/admin/executors", full).await?;
+        // There is room to wait, but not at the executor.
+        let background = answered(client, short(json!({"may_wait": false}))).await??;
+        ensure!(background.status == 429, "{overflow}: {background:?}");
+        let third = answered(client, short(json!({})));
+        serving.load_until(|load| load.queued == 1).await?;
+        let fourth = answered(client, short(json!({})));
+        let ended = match wanted {
+            [200, 200] => serving.load_until(|load| load.parked == 1).await.map(drop),
+            [429, _] => over_soon(&third).await,
+            [_, _] => over_soon(&fourth).await,
+        };
+        ended?;
+        gate.open();
+        first.await??;
+        second.await??;
+        let statuses = [third.await??, fourth.await??].map(|answer| answer.status.as_u16());
+        ensure!(statuses == wanted, "{overflow}: {statuses:?}");
+        over(serving).await?;
+    }
+    Ok(())
+}
+
+/// Waits until a request is answered while no engine moves.
+async fn over_soon<T>(task: &JoinHandle<T>) -> Result<()> {
+    for _ in 0..6000 {
+        if task.is_finished() {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    bail!("nobody is refused")
 }
