@@ -19,3 +19,8 @@ fn scenarios_hold_natively_and_as_a_component() {
 fn it_has_every_property() {
     Shipped::new("aging", pointsman_aging::instance).assert();
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("aging", pointsman_aging::instance).assert_settings();
+}

@@ -43,6 +43,8 @@ pub(crate) struct Door<'a> {
     /// The tenants beyond their share, found when first asked for.
     furthest_beyond: OnceCell<Vec<(Reverse<u128>, u32)>>,
     room: u32,
+    /// Requests that there is room for outside the queue.
+    parking: usize,
     /// Requests displaced in this answer, each once.
     displaced: BTreeSet<u64>,
     /// Requests let in by this answer, by tenant.
@@ -52,9 +54,11 @@ pub(crate) struct Door<'a> {
 
 impl<'a> Door<'a> {
     pub(crate) fn new(books: Books<'a>, settings: &'a Settings, room: u32) -> Self {
+        let parking = usize::try_from(books.mirror.bounds().parking_max).unwrap_or(usize::MAX);
         Self {
             books,
             settings,
+            parking: parking.saturating_sub(books.queue.parked()),
             contest: books.tenants.contest(books.mirror.tenants(), books.now),
             furthest_beyond: OnceCell::new(),
             room,
@@ -104,7 +108,11 @@ impl<'a> Door<'a> {
             return self.displace(request, queued, Reason::PlaceOfAnother);
         }
         match self.settings.overflow {
-            Overflow::Block => (Choice::Park, Reason::Parked),
+            Overflow::Block if self.parking == 0 => (shed, Reason::NoRoom),
+            Overflow::Block => {
+                self.parking -= 1;
+                (Choice::Park, Reason::Parked)
+            }
             Overflow::DropNewest => (shed, Reason::Full),
             Overflow::DropOldest => {
                 let beyond =

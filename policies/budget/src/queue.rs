@@ -6,7 +6,8 @@
 //! # Invariants
 //! 1. It holds the requests of the mirror whose stage is queued
 //!    (`tests::the_queue_follows_the_mirror`).
-//! 2. The lines hold those and the parked ones (`tests::the_lines_follow_the_mirror`).
+//! 2. The lines hold those and the parked ones (`tests::the_lines_follow_the_mirror`), of which it has the
+//!    number too (`tests::nothing_is_parked_beyond_the_room_there`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,8 @@ use crate::pace::Pace;
 pub(crate) struct Queue {
     lanes: BTreeMap<u32, Lane>,
     length: usize,
+    /// Requests that wait outside the queue.
+    parked: usize,
     lines: BTreeMap<Model, Line>,
 }
 
@@ -97,11 +100,20 @@ impl Queue {
         if let Some(request) = after.filter(is_queued) {
             self.insert(request);
         }
+        let parked = |row: Option<&Request>| {
+            usize::from(row.is_some_and(|request| request.stage == Stage::Parked))
+        };
+        self.parked = self.parked + parked(after) - parked(before);
     }
 
     /// The number of requests of all tenants.
     pub(crate) fn len(&self) -> usize {
         self.length
+    }
+
+    /// The number of requests outside the queue.
+    pub(crate) fn parked(&self) -> usize {
+        self.parked
     }
 
     /// The line for a model, where somebody waits.

@@ -20,5 +20,6 @@ pointsman_sdk::reasons! {
         BlocksFromOwn = "less urgent sequences of the same engine give blocks",
         BlocksFromLater = "later sequences as urgent give blocks",
         ModelDriven = "a less urgent model gives its place",
+        NoRoom = "the queue is full, and there is no room outside it",
     }
 }

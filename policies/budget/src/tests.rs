@@ -1,12 +1,12 @@
 //! Admission and allotments.
 
-use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{asked, at, bounds, executor, load, request};
 use pointsman_sdk::wire::admission::{Choice, Displacement};
 use pointsman_sdk::wire::budget::DeviceTokens;
 use pointsman_sdk::wire::types::{
     Change, ExecutorInfo, ExecutorLoad, Extent, Health, Request, RequestClass, Stage,
 };
+use pointsman_sdk::{Bounds, Instance};
 
 use super::instance;
 
@@ -170,6 +170,39 @@ fn the_queue_follows_the_mirror() {
     let anew = vec![Change::Waiting(arrival(11)), Change::Waiting(request(3))];
     policy.observe(3, Extent::Everything, anew);
     assert_eq!(displaced(&mut policy), displace(3));
+}
+
+#[test]
+fn nothing_is_parked_beyond_the_room_there() {
+    let parked = |id| Request {
+        stage: Stage::Parked,
+        ..request(id)
+    };
+    let rows = [parked(1), parked(2), parked(3), arrival(11), arrival(12)];
+    let mut policy = instance();
+    let room_for_four = Bounds {
+        parking_max: 4,
+        ..bounds()
+    };
+    policy.configure("{}", room_for_four).expect("the defaults");
+    let choices = |policy: &mut Box<dyn Instance>| {
+        let verdicts = policy.admit(at(0), asked(&[11, 12]), 0);
+        [verdicts[0].choice, verdicts[1].choice]
+    };
+    policy.observe(
+        0,
+        Extent::Everything,
+        rows.map(Change::Waiting).into_iter().collect(),
+    );
+    assert_eq!(choices(&mut policy), [Choice::Park, Choice::Shed(1)]);
+    // One enters the queue, another one goes.
+    let later = vec![Change::Waiting(request(1)), Change::WaitingGone(2)];
+    policy.observe(1, Extent::SinceLast, later);
+    assert_eq!(choices(&mut policy), [Choice::Park; 2]);
+    let anew = [1, 2, 3, 4].map(parked).into_iter();
+    let anew = anew.chain([arrival(11), arrival(12)]);
+    policy.observe(2, Extent::Everything, anew.map(Change::Waiting).collect());
+    assert_eq!(choices(&mut policy), [Choice::Shed(1); 2]);
 }
 
 /// Engines of device 0 by weight and slots in use; asks for 1000 tokens.

@@ -23,3 +23,8 @@ fn it_has_every_property_that_displaces() {
     let policy = Shipped::new("budget", pointsman_budget::instance);
     policy.with("overflow = 'drop-oldest'").assert();
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("budget", pointsman_budget::instance).assert_settings();
+}

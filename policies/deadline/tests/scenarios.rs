@@ -28,3 +28,8 @@ fn it_has_every_property_that_runs_late_requests_last() {
 fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
     Shipped::new("deadline", pointsman_deadline::instance).assert_batches();
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("deadline", pointsman_deadline::instance).assert_settings();
+}

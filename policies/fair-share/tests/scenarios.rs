@@ -17,3 +17,8 @@ fn scenarios_hold_natively_and_as_a_component() {
 fn it_has_every_property() {
     Shipped::new("fair-share", pointsman_fair_share::instance).assert();
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("fair-share", pointsman_fair_share::instance).assert_settings();
+}

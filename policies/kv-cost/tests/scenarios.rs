@@ -30,3 +30,8 @@ fn drawing_among_executors_it_has_every_other_property() {
 fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
     Shipped::new("kv-cost", pointsman_kv_cost::instance).assert_batches();
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("kv-cost", pointsman_kv_cost::instance).assert_settings();
+}

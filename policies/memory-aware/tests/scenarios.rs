@@ -31,3 +31,8 @@ fn it_has_every_property_by_share_of_slots() {
 fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
     Shipped::new("memory-aware", pointsman_memory_aware::instance).assert_batches();
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("memory-aware", pointsman_memory_aware::instance).assert_settings();
+}

@@ -28,3 +28,8 @@ fn it_has_every_property_measured_against_the_mean() {
 fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
     Shipped::new("prefix-bound", pointsman_prefix_bound::instance).assert_batches();
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("prefix-bound", pointsman_prefix_bound::instance).assert_settings();
+}

@@ -27,3 +27,8 @@ fn the_other_disciplines_have_every_property() {
         policy.with(settings).rushing(24).assert();
     }
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("queue-order", pointsman_queue_order::instance).assert_settings();
+}

@@ -22,3 +22,8 @@ fn it_has_every_property() {
 fn it_answers_full_batches_over_the_largest_fleet_within_the_default_fuel() {
     Shipped::new("round-robin", pointsman_round_robin::instance).assert_batches();
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("round-robin", pointsman_round_robin::instance).assert_settings();
+}

@@ -17,3 +17,8 @@ fn scenarios_hold_natively_and_as_a_component() {
 fn it_has_every_property() {
     Shipped::new("shortest-first", pointsman_shortest_first::instance).assert();
 }
+
+#[test]
+fn no_setting_has_it_refused_or_starve_anybody() {
+    Shipped::new("shortest-first", pointsman_shortest_first::instance).assert_settings();
+}

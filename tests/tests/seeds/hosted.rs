@@ -292,10 +292,9 @@ impl Policies for Hosted {
     }
 }
 
-/// True of a refusal that a policy takes into account: to park is a wish, for which the list may have no room,
-/// and nobody tells it of the blocks that are promised to others.
+/// True of a refusal that a policy takes into account: nobody tells it of the blocks that are promised to others.
 fn is_taken_into_account(cause: RefusalCause) -> bool {
-    matches!(cause, RefusalCause::ParkingFull | RefusalCause::NotCovered)
+    cause == RefusalCause::NotCovered
 }
 
 /// A source of a component, in limits in which the clock has no say: fuel is the same on every machine,

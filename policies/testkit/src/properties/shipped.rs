@@ -1,6 +1,6 @@
 //! Policies of this workspace, whose crates check the properties in their tests.
 
-use pointsman_policy::Limits;
+use pointsman_policy::{Limits, SettingRange, start};
 use serde_json::{Map, Value};
 
 use super::{Plan, Property, Subject, check};
@@ -104,7 +104,7 @@ impl<'a> Shipped<'a> {
         let mut wrong = Vec::new();
         for (subject, plan) in [(native, many), (component, few)] {
             let suite = check(&subject, &plan).map_err(|error| chain(&error))?;
-            wrong.extend(self.wrong(subject.flavour(), &suite));
+            wrong.extend(self.wrong(subject.flavour(), &suite, &Property::ALL));
         }
         if wrong.is_empty() {
             return Ok(());
@@ -128,14 +128,62 @@ impl<'a> Shipped<'a> {
         }
     }
 
+    /// Asserts that the policy, compiled in, is neither refused nor lets anybody starve at any choice and at
+    /// either end of any range of the settings that it describes, each with the others at their defaults.
+    ///
+    /// # Panics
+    /// With all problems, if it is or does.
+    pub fn assert_settings(&self) {
+        let wrong: Vec<String> = self.extremes().filter_map(|at| self.struck(&at)).collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    /// The settings to try: each with one key.
+    fn extremes(&self) -> impl Iterator<Item = Map<String, Value>> {
+        let source = Subject::native(self.name, self.make, &Map::new());
+        let started = start(source.source().clone()).expect("it starts with its defaults");
+        let settings = started.description().settings.clone();
+        let values = |values: &SettingRange| -> Vec<Value> {
+            match values {
+                SettingRange::Number(range) => vec![(*range.start()).into(), (*range.end()).into()],
+                SettingRange::YesOrNo => vec![false.into(), true.into()],
+                SettingRange::Choice(texts) => texts.iter().cloned().map(Value::from).collect(),
+                SettingRange::Other(_) => Vec::new(),
+            }
+        };
+        settings.into_iter().flat_map(move |setting| {
+            let values = values(&setting.values).into_iter();
+            values.map(move |value| Map::from_iter([(setting.key.clone(), value)]))
+        })
+    }
+
+    /// The problem with these settings; absent: there is none.
+    fn struck(&self, settings: &Map<String, Value>) -> Option<String> {
+        let subject = Subject::native(self.name, self.make, settings);
+        let few = Plan {
+            runs: 4,
+            rush: 24,
+            restart_every: u32::MAX,
+            fleets: vec![8, 16],
+            ..Plan::default()
+        };
+        let judged = [Property::NeverRefused, Property::StarvesNobody];
+        let wrong = match check(&subject, &few) {
+            Ok(suite) => self.wrong(Flavour::Native, &suite, &judged),
+            Err(error) => vec![chain(&error)],
+        };
+        (!wrong.is_empty()).then(|| format!("{settings:?}: {}", wrong.join("\n")))
+    }
+
     fn settings(&self) -> Result<Map<String, Value>, String> {
         toml::from_str(self.settings).map_err(|error| error.to_string())
     }
 
-    /// The problems in a suite. A component has fewer runs, which need not show the properties that
-    /// it lacks.
-    fn wrong(&self, flavour: Flavour, suite: &Suite) -> Vec<String> {
-        let cases = Property::ALL.into_iter().zip(&suite.cases);
+    /// The problems of these properties in a suite. A component has fewer runs, which need not show the
+    /// properties that it lacks.
+    fn wrong(&self, flavour: Flavour, suite: &Suite, judged: &[Property]) -> Vec<String> {
+        let all = Property::ALL.into_iter().zip(&suite.cases);
+        let cases = all.filter(|(property, _)| judged.contains(property));
         let wrong = cases.filter_map(|(property, case)| {
             let (name, is_lacking) = (&suite.name, self.lacking.contains(&property));
             match &case.verdict {
