@@ -172,7 +172,8 @@ impl<'a> Shipped<'a> {
             Ok(suite) => self.wrong(Flavour::Native, &suite, &judged),
             Err(error) => vec![chain(&error)],
         };
-        (!wrong.is_empty()).then(|| format!("{settings:?}: {}", wrong.join("\n")))
+        let settings = Value::from(settings.clone());
+        (!wrong.is_empty()).then(|| format!("{settings}: {}", wrong.join("\n")))
     }
 
     fn settings(&self) -> Result<Map<String, Value>, String> {
