@@ -93,7 +93,7 @@ impl Gate {
         let mut state = self.state();
         state.standing += 1;
         let opened = self.0.opened.wait_while(state, |state| {
-            state.shut && !state.allowed.get(executor).is_some_and(|steps| *steps > 0)
+            state.shut && state.allowed.get(executor).is_none_or(|steps| *steps == 0)
         });
         let mut state = opened.unwrap_or_else(PoisonError::into_inner);
         state.standing -= 1;

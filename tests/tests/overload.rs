@@ -1,5 +1,7 @@
 //! The answers to clients when there is no room or no time.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use pointsman_core::rows::RequestClass;
 use pointsman_server::config::{ApiKey, Config, Rights, TenantConfig};
@@ -238,11 +240,17 @@ async fn a_tenant_is_told_how_much_urgency_it_may_claim() -> Result<()> {
         let claims = &mut config.tenants[0].claims;
         claims.priority_max = 0;
         claims.class_max = RequestClass::Throughput;
+        claims.head_start_max = Duration::from_millis(500);
     })
     .await?;
     for (hint, value, wanted) in [
         ("priority", json!(1), "an integer from -100 to 0"),
         ("class", json!("latency-critical"), "`throughput`"),
+        (
+            "head_start_ms",
+            json!(501),
+            "an integer of milliseconds from 0 to 500",
+        ),
     ] {
         let mut body = chat("Hello");
         body["pointsman"] = json!({hint: value});
@@ -251,7 +259,11 @@ async fn a_tenant_is_told_how_much_urgency_it_may_claim() -> Result<()> {
         let message = answer.json()?["error"]["message"].to_string();
         ensure!(message.contains(wanted), "{message}");
     }
-    serving.client.chat("Hello").await?.text()?;
+    // As much as it may is granted.
+    let mut body = chat("Hello");
+    body["pointsman"] = json!({"priority": 0, "class": "throughput", "head_start_ms": 500});
+    let answer = serving.client.post("/v1/chat/completions", &body).await?;
+    answer.text()?;
     serving.server.stop().await?;
     Ok(())
 }

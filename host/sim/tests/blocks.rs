@@ -293,7 +293,7 @@ fn what_executors_beyond_those_listed_hold_at_least_is_the_floor() {
 }
 
 #[test]
-fn an_order_is_asked_for_with_the_longest_prefix_that_one_place_holds() {
+fn admission_and_order_are_asked_for_with_the_longest_prefix_that_one_place_holds() {
     let mut world = world();
     let executors = [(); 2].map(|()| {
         let device = add_device(&mut world, 16);
@@ -310,6 +310,12 @@ fn an_order_is_asked_for_with_the_longest_prefix_that_one_place_holds() {
     world.settle();
     let told = &world.policies.asked.prefixes;
     assert!(told.contains(&vec![8, 4, 0, 4, 0]), "{told:?}");
+    let arrived: Vec<u32> = world.policies.asked.arrivals.concat();
+    assert_eq!(
+        arrived,
+        [0, 4, 8, 4, 0, 4, 0],
+        "after the two that are served"
+    );
 }
 
 #[test]

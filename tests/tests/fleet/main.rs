@@ -9,6 +9,7 @@
 //! | `scales` | the order of executors by KV pressure, depth, free blocks and placements |
 //! | `queues` | the order of those who wait outside the queue, and at an executor |
 //! | `drains` | executors left to run empty for a cold model, and warm holds |
+//! | `turns` | which of those that wait goes first, turns of executors, sessions hashed to an executor |
 //! | `unnamed` | requests that name no model |
 //! | `strategies` | round robin, least loaded and sticky; warm and cold models, drains, sessions |
 
@@ -21,6 +22,7 @@ mod queues;
 mod routing;
 mod scales;
 mod strategies;
+mod turns;
 mod unnamed;
 
 use std::path::{Path, PathBuf};

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in tests")]
 
 mod check;
+mod fleet;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -45,6 +45,8 @@ pub struct Asked {
     pub used: Vec<Vec<TokensUsed>>,
     /// The longest cached prefixes, by question of `order`.
     pub prefixes: Vec<Vec<u32>>,
+    /// The longest cached prefix of each arrival, by question of `admit`.
+    pub arrivals: Vec<Vec<u32>>,
 }
 
 impl fmt::Debug for Scripted {
@@ -136,6 +138,8 @@ impl Scripted {
                     let refused = verdict(admission::Choice::Shed(1));
                     return Some(Reply::Admission(vec![refused; arrivals.len()]));
                 }
+                let prefixes = arrivals.iter().map(|asked| asked.cached_tokens);
+                self.asked.arrivals.push(prefixes.collect());
                 let admit = self.admit.as_mut()?;
                 let verdicts = arrivals.iter().map(|asked| verdict(admit(asked.request)));
                 let verdicts = verdicts.collect();
