@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use clap::Parser;
+use pointsman_experiments::simulate::{SimulateArgs, simulate};
 use pointsman_lifecycle::EmbeddedPolicy;
-use pointsman_policy_cli::simulate::{SimulateArgs, simulate};
 use serde_json::Value;
 
 /// The command line.

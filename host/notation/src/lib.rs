@@ -9,6 +9,7 @@
 //! - [`NamedLimits`] are numbers with names and ceilings.
 //! - [`is_name`] tells the names that operators may give.
 //! - [`untrusted`] makes the text of a stranger fit to be shown.
+//! - [`grouped`] sets the thousands of a number apart.
 //! - [`chain`] writes an error with its causes in one line.
 //!
 //! ```
@@ -35,6 +36,7 @@
 #![deny(missing_docs)]
 
 mod chain;
+mod grouped;
 mod limits;
 mod name;
 mod suggest;
@@ -43,6 +45,7 @@ mod units;
 pub mod untrusted;
 
 pub use chain::chain;
+pub use grouped::grouped;
 pub use limits::{LimitsError, NamedLimits, SetLimitError, checked_limit};
 pub use name::{NAME, NAME_CHARS_MAX, NAME_PATTERN, is_name};
 pub use suggest::{instead, nearest};

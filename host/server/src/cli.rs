@@ -8,9 +8,9 @@ use std::{fs, io};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use pointsman_experiments::simulate::SimulateArgs;
 use pointsman_policy::COMPILE_COMMAND;
 use pointsman_policy_cli::journal::{JournalCommand, ReplayArgs};
-use pointsman_policy_cli::simulate::SimulateArgs;
 use pointsman_policy_cli::{OperatorCommand, PolicyCommand};
 
 use crate::config::Flags;

@@ -13,8 +13,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 
+use pointsman_experiments::simulate;
+use pointsman_policy_cli::journal;
 use pointsman_policy_cli::{Done, OperatorCommand, PolicyCommand, Verdict};
-use pointsman_policy_cli::{journal, simulate};
 use pointsman_server::cli::{self, Cli, CliCommand};
 use pointsman_server::config::{Config, Flags};
 use pointsman_server::devices::list_devices;

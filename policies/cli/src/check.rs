@@ -12,8 +12,9 @@ use pointsman_policy::{
 
 use super::facts::FileFacts;
 use super::settings::Given;
-use super::table::{Facts, grouped};
+use super::table::Facts;
 use super::{Done, SettingsArg, build, file, inspect};
+use pointsman_notation::grouped;
 
 /// Arguments of `policy check`.
 #[derive(Clone, Debug, clap::Args)]

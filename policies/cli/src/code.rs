@@ -1,84 +1,12 @@
-//! Compiled code of policies, kept from one command to the next: a component is compiled once on a
-//! machine.
-//!
-//! The folder is `pointsman/code` in the user's cache folder. Where none can be had, each command
-//! compiles.
+//! Compiled code of policies, as all commands keep it.
 
-use std::env;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use pointsman_experiments::code::KeptCode;
 
-use pointsman_lifecycle::EmbeddedPolicy;
-use pointsman_policy::{CompileCache, LoadError, PolicyComponent, PolicyEngine};
-use pointsman_replay::ComponentCache;
-
-/// Loads a policy, from the user's cache where it is there.
-///
-/// # Errors
-/// If the bytes are no policy.
-pub(crate) fn load(engine: &PolicyEngine, bytes: &[u8]) -> Result<PolicyComponent, LoadError> {
-    match cache() {
-        Some(cache) => Ok(PolicyComponent::load_kept(engine, bytes, &cache)?.0),
-        None => PolicyComponent::load(engine, bytes),
-    }
-}
-
-/// Loads a default policy, by the code that was made ahead where it can be used.
-///
-/// # Errors
-/// If it is no policy.
-pub(crate) fn embedded(
-    engine: &PolicyEngine,
-    policy: &EmbeddedPolicy,
-) -> Result<PolicyComponent, LoadError> {
-    match policy.precompiled(engine)? {
-        Some(component) => Ok(component),
-        None => load(engine, policy.wasm),
-    }
-}
-
-/// The policies of journals, from the user's cache where they are there.
-pub(crate) fn recorded(engine: PolicyEngine) -> ComponentCache {
-    ComponentCache::new(engine).with_code(cache())
-}
-
-/// The user's cache; absent: there is no folder for it that only this user can write to.
-fn cache() -> Option<CompileCache> {
+/// The code that is there already.
+pub(crate) fn kept() -> KeptCode {
     // Unit tests leave the developer's own alone.
     if cfg!(test) {
-        return None;
+        return KeptCode::default();
     }
-    CompileCache::open(&folder(&|name| env::var_os(name))?).ok()
-}
-
-/// The folder for code, by the environment of this process, as the XDG specification has it.
-fn folder(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let whole = |name| {
-        let path = PathBuf::from(variable(name)?);
-        path.is_absolute().then_some(path)
-    };
-    let caches = whole("XDG_CACHE_HOME").or_else(|| Some(whole("HOME")?.join(".cache")));
-    Some(caches?.join(Path::new("pointsman/code")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn code_is_kept_in_the_users_cache_folder() {
-        for (cache, home, expected) in [
-            ("/var/c", "/home/me", Some("/var/c/pointsman/code")),
-            ("", "/home/me", Some("/home/me/.cache/pointsman/code")),
-            ("here", "/home/me", Some("/home/me/.cache/pointsman/code")),
-            ("", "", None),
-        ] {
-            let variable = |name: &str| match name {
-                "XDG_CACHE_HOME" => Some(cache.into()),
-                "HOME" => Some(home.into()),
-                _ => None,
-            };
-            assert_eq!(folder(&variable).as_deref(), expected.map(Path::new));
-        }
-    }
+    KeptCode::of_user()
 }

@@ -6,8 +6,9 @@ use pointsman_policy::{Digest, Limits, PolicySource};
 use serde_json::Map;
 
 use super::facts::{FileFacts, SECTIONS};
-use super::table::{Facts, grouped};
+use super::table::Facts;
 use super::{Done, PolicyFileArg, check, file};
+use pointsman_notation::grouped;
 
 /// Arguments of `policy inspect`.
 #[derive(Clone, Debug, clap::Args)]

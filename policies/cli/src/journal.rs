@@ -75,10 +75,10 @@ pub struct ExportArgs {
 pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<Verdict> {
     let engine = PolicyEngine::new()?;
     let mut replay = match &args.policy {
-        None => Replay::new(code::recorded(engine)),
+        None => Replay::new(code::kept().recorded(engine)),
         Some(path) => {
             let what_if = what_if(&engine, path, args)?;
-            Replay::with_what_if(code::recorded(engine), what_if)
+            Replay::with_what_if(code::kept().recorded(engine), what_if)
         }
     };
     let mut reader = JournalReader::open(&args.journal)?;
@@ -124,7 +124,9 @@ pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<Verdict> {
 fn what_if(engine: &PolicyEngine, path: &Path, args: &ReplayArgs) -> Result<WhatIf> {
     let shown = path.display();
     let bytes = fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
-    let component = code::load(engine, &bytes).with_context(|| format!("{shown}"))?;
+    let component = code::kept()
+        .load(engine, &bytes)
+        .with_context(|| format!("{shown}"))?;
     let given = Given::read(args.settings.as_deref())?;
     let source = PolicySource::component(&component, &given.settings, given.limits);
     WhatIf::new(source, args.examples).with_context(|| format!("{shown} does not start"))

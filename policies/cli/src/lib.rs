@@ -1,9 +1,9 @@
 //! The commands of policies' authors and of operators.
 //!
 //! [`PolicyCommand`] is `pointsman policy`: it makes, builds, checks, tests, measures and tunes a
-//! policy without a server, and gives orders about policies to a running server. [`simulate`] is
-//! `pointsman simulate`, [`journal`] has `pointsman replay` and `pointsman journal`, and
-//! [`OperatorCommand`] has questions and orders to a running server that are not about policies.
+//! policy without a server, and gives orders about policies to a running server. [`journal`] has
+//! `pointsman replay` and `pointsman journal`, and [`OperatorCommand`] has questions and orders to a
+//! running server that are not about policies.
 //!
 //! Every command uses the policy host (`pointsman-policy`), engine configuration and limits of the
 //! server, so that a policy that is good here is good there. [`run`] returns a [`Done`]: a text and
@@ -11,7 +11,8 @@
 //! (the command could not be carried out).
 //!
 //! # Not here
-//! Policies in a running server (`pointsman-lifecycle`); the format of scenarios
+//! What simulates: `pointsman simulate`, and the search of `policy tune` (`pointsman-experiments`);
+//! policies in a running server (`pointsman-lifecycle`); the format of scenarios
 //! (`pointsman-testkit`); replay itself (`pointsman-replay`); the binary (`pointsman-server`).
 
 #![forbid(unsafe_code)]
@@ -34,22 +35,21 @@ mod pitfalls;
 mod scenario;
 mod server;
 mod settings;
-pub mod simulate;
 mod status;
-mod stop;
 mod stopwatch;
 mod table;
 mod test;
-mod tune;
 mod written;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Subcommand;
+use pointsman_experiments::file::PolicyFileArg;
+use pointsman_experiments::tune;
 use pointsman_lifecycle::EmbeddedPolicy;
 
 pub use operate::{OperatorCommand, operate};
+pub use pointsman_experiments::{Done, Verdict};
 
 /// A subcommand of `pointsman policy`.
 #[derive(Clone, Debug, Subcommand)]
@@ -90,24 +90,6 @@ pub enum PolicyCommand {
     Dump(dump::Args),
 }
 
-/// The result of a command that was carried out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
-    /// The text to print.
-    pub text: String,
-    /// The verdict on the policy, or on an order.
-    pub verdict: Verdict,
-}
-
-/// The verdict of a command on a policy or an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The policy is good, or the order was carried out.
-    Good,
-    /// The policy has to be changed, or the server refuses an order.
-    NotGood,
-}
-
 /// Carries out a command. The `defaults` are the policies that the binary embeds.
 ///
 /// # Errors
@@ -133,14 +115,6 @@ pub fn run(command: &PolicyCommand, defaults: &'static [EmbeddedPolicy]) -> anyh
         PolicyCommand::Release(args) => order::release(args),
         PolicyCommand::Dump(args) => dump::run(args),
     }
-}
-
-/// A policy's file on the command line.
-#[derive(Clone, Debug, clap::Args)]
-struct PolicyFileArg {
-    /// The policy, as `pointsman policy build` writes it
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
 }
 
 /// A policy's settings on the command line.
@@ -169,34 +143,5 @@ impl PolicyCommand {
 impl SettingsArg {
     fn path(&self) -> Option<&Path> {
         self.settings.as_deref()
-    }
-}
-
-// === impl Done ===
-
-impl Done {
-    fn good(text: String) -> Self {
-        Self {
-            text,
-            verdict: Verdict::Good,
-        }
-    }
-
-    fn not_good(text: String) -> Self {
-        Self {
-            text,
-            verdict: Verdict::NotGood,
-        }
-    }
-}
-
-// === impl Verdict ===
-
-impl From<Verdict> for ExitCode {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Good => Self::SUCCESS,
-            Verdict::NotGood => Self::from(1),
-        }
     }
 }

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::Done;
 use super::server::{Answer, Format, ServerArgs};
-use super::table::{Columns, grouped};
+use super::table::Columns;
+use pointsman_notation::grouped;
 
 /// The most transactions shown.
 const TRANSACTIONS: usize = 8;

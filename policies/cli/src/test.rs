@@ -234,7 +234,9 @@ fn registry(subject: &Subject, defaults: &'static [EmbeddedPolicy]) -> Registry 
 
 fn default(policy: &EmbeddedPolicy) -> PolicyComponent {
     let engine = PolicyEngine::new().expect("an engine was made for the policy under test");
-    code::embedded(&engine, policy).expect("what is embedded was built with this host")
+    code::kept()
+        .embedded(&engine, policy)
+        .expect("what is embedded was built with this host")
 }
 
 /// Runs one scenario. One that does not bind the policy says nothing about it.

@@ -21,9 +21,9 @@ use serde_json::Value;
 
 use super::settings::Given;
 use super::stopwatch::stopwatch;
-use super::table::grouped;
 use super::{Done, PolicyFileArg, SettingsArg, file};
 use fleet::{Fleet, Measured};
+use pointsman_notation::grouped;
 
 /// Arguments of `policy bench`.
 #[derive(Clone, Debug, clap::Args)]

@@ -22,8 +22,8 @@ use anyhow::{Context, Result};
 
 use super::facts::AuthorFacts;
 use super::language::Language;
-use super::table::grouped;
 use super::{Done, file};
+use pointsman_notation::grouped;
 
 /// Arguments of `policy build`.
 #[derive(Clone, Debug, clap::Args)]

@@ -22,10 +22,10 @@ use anyhow::Result;
 use pointsman_lifecycle::EmbeddedPolicy;
 
 use super::server::{Format, ServerArgs};
-use super::stop::Stop;
 use super::stopwatch::stopwatch;
 use super::test::{self, Whole};
 use super::{Done, Verdict, build};
+use pointsman_experiments::stop::Stop;
 use shadow::Shadow;
 use sources::Sources;
 

@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use super::super::server::{Answer, ServerArgs};
 use super::super::status;
-use super::super::stop::Stop;
 use super::super::stopwatch::stopwatch;
-use super::super::table::grouped;
 use super::super::{file, test};
 use super::shadow_name;
+use pointsman_experiments::stop::Stop;
+use pointsman_notation::grouped;
 
 /// The longest wait for the server to take a file: it compiles and tests it.
 const TAKEN_WITHIN: Duration = Duration::from_secs(120);

@@ -10,7 +10,8 @@ use super::{list as items, number, shown, text_of};
 use crate::Done;
 use crate::order::escaped;
 use crate::server::ServerArgs;
-use crate::table::{Columns, grouped};
+use crate::table::Columns;
+use pointsman_notation::grouped;
 
 /// Arguments of `decisions`.
 #[derive(Clone, Debug, clap::Args)]

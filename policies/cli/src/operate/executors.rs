@@ -8,7 +8,8 @@ use super::{list, number, shown, text_of, words};
 use crate::Done;
 use crate::order::escaped;
 use crate::server::ServerArgs;
-use crate::table::{Columns, grouped};
+use crate::table::Columns;
+use pointsman_notation::grouped;
 
 /// Arguments of `executors`.
 #[derive(Clone, Debug, clap::Args)]

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use super::{list, number, shown, text_of};
 use crate::Done;
 use crate::server::ServerArgs;
-use crate::table::{Columns, grouped};
+use crate::table::Columns;
+use pointsman_notation::grouped;
 
 /// Arguments of `route`.
 #[derive(Clone, Debug, clap::Args)]

@@ -279,7 +279,7 @@ impl Found {
     }
 
     fn registry(&self) -> Result<Registry> {
-        let components = code::recorded(PolicyEngine::new()?);
+        let components = code::kept().recorded(PolicyEngine::new()?);
         let mut registry = Registry::new();
         for record in &self.before.policies {
             let source = recorded_source(&components, record, |limits| limits)?;

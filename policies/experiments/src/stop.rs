@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// A wish to stop.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stop {
+pub struct Stop {
     is_asked: Arc<AtomicBool>,
 }
 
@@ -20,7 +20,7 @@ impl Stop {
     ///
     /// # Errors
     /// If the signal cannot be listened to.
-    pub(crate) fn on_ctrl_c() -> Result<Self> {
+    pub fn on_ctrl_c() -> Result<Self> {
         let stop = Self::default();
         let is_asked = Arc::clone(&stop.is_asked);
         let runtime = runtime::Builder::new_current_thread().enable_io().build();
@@ -40,16 +40,19 @@ impl Stop {
         Ok(stop)
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
+    /// True if somebody asked to stop.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
         self.is_asked.load(Ordering::Relaxed)
     }
 
     /// Forgets what was asked: another wish is one about what is done next.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.is_asked.store(false, Ordering::Relaxed);
     }
 
-    pub(crate) fn flow(&self) -> ControlFlow<()> {
+    /// Breaks off where somebody asked to stop.
+    pub fn flow(&self) -> ControlFlow<()> {
         if self.is_asked() {
             ControlFlow::Break(())
         } else {

@@ -3,7 +3,7 @@
 use pointsman_sim::measure::RunReport;
 
 use super::runs::Runs;
-use crate::table::grouped;
+use pointsman_notation::grouped;
 
 /// A mean over runs, and half the width of its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,7 +16,8 @@ use pointsman_replay::recorded_source;
 use serde_json::{Map, Value};
 
 use super::spec;
-use crate::{code, file};
+use crate::code::KeptCode;
+use crate::file;
 
 /// Policies that decide together.
 #[derive(Clone, Debug)]
@@ -41,6 +42,7 @@ struct Seat {
 #[derive(Debug)]
 pub struct Stable {
     engine: PolicyEngine,
+    code: KeptCode,
     defaults: Vec<PolicySource>,
 }
 
@@ -51,14 +53,19 @@ impl Stable {
     /// If one of them cannot be compiled.
     pub fn new(defaults: &[EmbeddedPolicy]) -> Result<Self> {
         let engine = PolicyEngine::new()?;
+        let code = KeptCode::of_user();
         let source = |policy: &EmbeddedPolicy| {
-            let component = code::embedded(&engine, policy);
+            let component = code.embedded(&engine, policy);
             let component = component.with_context(|| policy.name.to_owned())?;
             let limits = patient(Limits::default());
             Ok(PolicySource::component(&component, &Map::new(), limits))
         };
         let defaults = defaults.iter().map(source).collect::<Result<_>>()?;
-        Ok(Self { engine, defaults })
+        Ok(Self {
+            engine,
+            code,
+            defaults,
+        })
     }
 
     /// The built-in rule alone.
@@ -88,7 +95,7 @@ impl Stable {
     /// # Errors
     /// If the journal lacks the code of one, or it does not start.
     pub fn recorded(&self, policies: &[PolicyRecord], chains: &[Chain]) -> Result<Contender> {
-        let components = code::recorded(self.engine.clone());
+        let components = self.code.clone().recorded(self.engine.clone());
         let mut contender = Self::built_in();
         contender.label = "simulated".to_owned();
         let mut places = BTreeMap::new();
@@ -141,7 +148,7 @@ impl Stable {
     pub(crate) fn load(&self, path: &Path) -> Result<LoadedPolicy> {
         let shown = path.display();
         let bytes = file::read(path)?;
-        let component = code::load(&self.engine, &bytes);
+        let component = self.code.load(&self.engine, &bytes);
         let component = component
             .map_err(|error| anyhow::anyhow!("{shown}: no policy: {}", file::explained(&error)))?;
         let (settings, limits) = beside(path)?;

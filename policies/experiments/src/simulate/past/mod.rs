@@ -18,8 +18,8 @@ use pointsman_sim::workload::Listed;
 use serde_json::json;
 
 use super::runs::Runs;
-use crate::table::grouped;
 pub(super) use accuracy::Accuracy;
+use pointsman_notation::grouped;
 use read::ReadJournal;
 
 /// Executors whose speed is shown, at most.

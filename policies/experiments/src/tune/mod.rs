@@ -29,7 +29,8 @@ use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_sim::measure::RunReport;
 use serde_json::{Map, Value, json};
 
-use super::{Done, PolicyFileArg};
+use crate::Done;
+use crate::file::PolicyFileArg;
 use crate::simulate::{Bar, Interrupted, LoadedPolicy, SceneArgs, Stable, aligned};
 use crate::stop::Stop;
 use objective::Objective;
@@ -80,7 +81,11 @@ pub struct Args {
     pub command: Vec<String>,
 }
 
-pub(super) fn run(args: &Args, defaults: &[EmbeddedPolicy]) -> Result<Done> {
+/// Searches better settings, and writes them beside the policy if what was held out confirms them.
+///
+/// # Errors
+/// If an argument is of no use, the policy does not start, or a file cannot be written.
+pub fn run(args: &Args, defaults: &[EmbeddedPolicy]) -> Result<Done> {
     let objective = Objective::parse(&args.objective);
     let objective = objective.map_err(|why| anyhow!("--objective: {why}"))?;
     let output = args.output();

@@ -207,7 +207,7 @@ fn within(setting: &Setting, all: &[Runs], args: &SimulateArgs) -> String {
     let (requests, secs) = first.map_or((0, 0.0), |(_, run)| (run.requests, run.duration_s));
     let mut text = format!(
         "{} requests in {secs:.0} s over {} executors; times in ms; good: TTFT within {} and {} between tokens\n",
-        crate::table::grouped(requests),
+        pointsman_notation::grouped(requests),
         setting.fleet.len(),
         args.scene.host.ttft,
         args.scene.host.itl,
