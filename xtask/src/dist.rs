@@ -1,8 +1,8 @@
 //! `cargo xtask dist`: what is given to those who run servers, in `<target>/dist`: a Debian package, an archive, the
 //! folder that a container is built over, and the checksums of all.
 //!
-//! The binary is that of the release profile: what only a debugger reads is stripped, and the names of functions stay,
-//! for the backtrace of a panic. The same binary at the same commit makes the same files.
+//! The binary is that of the profile `packaged`, a smaller release: what only a debugger reads is stripped, and the names
+//! of functions stay, for the backtrace of a panic. The same binary at the same commit makes the same files.
 //!
 //! # Not here
 //! The unit, the configuration of the service, and the container file: `xtask/dist` in the repository.
@@ -35,6 +35,9 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/pointsman.fish"),
 ];
 
+/// The profile of the binary in packages.
+const PROFILE: &str = "packaged";
+
 /// The path of the service's configuration.
 const CONFIGURATION: &str = "etc/pointsman/pointsman.toml";
 
@@ -55,10 +58,17 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     policies::build_named(workspace, &DEFAULTS)?;
     code::make(workspace, &DEFAULTS)?;
     let mut build = process::cargo(&workspace.root);
-    process::run(build.args(["build", "--release", "--locked", "--package", PACKAGE]))?;
+    process::run(build.args([
+        "build",
+        "--profile",
+        PROFILE,
+        "--locked",
+        "--package",
+        PACKAGE,
+    ]))?;
     let release = Release {
         root: &workspace.root,
-        binary: &workspace.target.join("release/pointsman"),
+        binary: &workspace.target.join(PROFILE).join("pointsman"),
         version: env!("CARGO_PKG_VERSION"),
         time: commit_time(&workspace.root)?,
     };
