@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::text::ModelText;
 use pointsman_executor::prompt::PromptEncoder as _;
 use pointsman_executor::server::ServerKey;
 use pointsman_lifecycle::report::TransactionOutcome;
@@ -25,6 +24,7 @@ use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::log::Log;
 use pointsman_tests::otlp::MockCollector;
 use pointsman_tests::serving::{Serving, component};
+use pointsman_text::ModelText;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

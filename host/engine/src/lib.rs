@@ -2,10 +2,11 @@
 //!
 //! [`thread::spawn`] starts an engine: a thread that turns a [`step_loop`] over a
 //! [`model::backend`]. [`cpu`] has the backend for processors; another device brings its own
-//! [`model::ops`]. [`text`] turns prompts into tokens, for the server, and tokens into text.
+//! [`model::ops`].
 //!
 //! # Not here
-//! The contract that every executor keeps (`pointsman-executor`), the choice of what runs where
+//! Tokens out of prompts, and text out of tokens (`pointsman-text`), the contract that every executor
+//! keeps (`pointsman-executor`), the choice of what runs where
 //! (the core), sockets (the server).
 
 #![deny(missing_docs)]
@@ -16,5 +17,4 @@ pub mod sample;
 pub mod step_loop;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_util;
-pub mod text;
 pub mod thread;

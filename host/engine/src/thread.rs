@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 
 use crate::model::backend::{Backend, DeviceError};
 use crate::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
-use crate::text::ModelText;
+use pointsman_text::ModelText;
 
 /// Makes a backend of a model with an empty pool, for each life of an engine. Called on its thread.
 pub type BackendFactory = Box<dyn FnMut() -> Result<Box<dyn Backend>, DeviceError> + Send>;

@@ -13,9 +13,9 @@ use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::model::host::HostModel;
 use pointsman_engine::model::weights::Values;
 use pointsman_engine::test_util::{self, demo_text, models};
-use pointsman_engine::text::ModelText;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_executor::text::Detokenizer as _;
+use pointsman_text::ModelText;
 use serde_json::{Value, json};
 
 fn files(path: &Path, seed: u64) -> ModelFiles {

@@ -15,12 +15,12 @@ use pointsman_core::{
     fixture, rows,
 };
 use pointsman_engine::step_loop::{StepLoop, StepLoopParts};
-use pointsman_engine::text::ModelText;
 use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::delivery::{self, Closing, Deliveries, Delivery};
 use pointsman_executor::job::{Job, JobState, Recovered};
 use pointsman_executor::stats::EngineStats;
 use pointsman_executor::test_util::{WholeAnswer, random_job};
+use pointsman_text::ModelText;
 
 use pointsman_engine::test_util::scripted::{Faults, SHAPE, ScriptedBackend, Shape, StepFault};
 use pointsman_engine::test_util::subjects::loop_model;

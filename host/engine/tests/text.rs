@@ -2,10 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use fastrand::Rng;
-use pointsman_engine::text::ModelText;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _, PromptError};
 use pointsman_executor::test_util::first_stop;
 use pointsman_executor::text::{Decoded, Detokenizer, TextStream, UNREAD_MAX};
+use pointsman_text::ModelText;
 use serde_json::{Value, json};
 
 use pointsman_engine::test_util::demo_text;

@@ -10,7 +10,6 @@ use fastrand::Rng;
 use pointsman_engine::sample::{Sampler, Tokens};
 use pointsman_engine::test_util::models::demo_folder;
 use pointsman_engine::test_util::texts::model;
-use pointsman_engine::text::ModelText;
 use pointsman_executor::form::AnswerForm;
 use pointsman_executor::job::Sampling;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
@@ -19,6 +18,7 @@ use pointsman_executor::tools::{
     CallForm, CallSyntax, CallableTool, CalledFunction, NoTools, OtherwiseText, Tool, ToolCall,
     ToolKind,
 };
+use pointsman_text::ModelText;
 use serde_json::{Value, json};
 
 /// Templates that tell of tools, by the way in which their models write calls.

@@ -12,7 +12,6 @@ use pointsman_cuda::probe;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::provider::ModelSource;
 use pointsman_engine::model::config::LlamaConfig;
-use pointsman_engine::text::ModelText;
 use pointsman_http::Tls;
 use pointsman_lifecycle::ReconcilerSpec;
 use pointsman_lifecycle::port::{HostEnded, PolicyPort};
@@ -22,6 +21,7 @@ use pointsman_lifecycle::state::State;
 use pointsman_policy::{
     Briefing, Commit, CommitError, Committed, PolicyEngine, PolicyHost, Snapshot,
 };
+use pointsman_text::ModelText;
 
 use crate::advice::advice;
 use crate::config::{Config, Hardware, StateNeed};

@@ -24,9 +24,9 @@ use pointsman_engine::model::backend::{Backend, KvShape};
 use pointsman_engine::model::dummy::Dummy;
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::model::host::HostModel;
-use pointsman_engine::text::ModelText;
 use pointsman_engine::thread::{self as engine, EngineSpec, ModelSpec, Recovery};
 use pointsman_executor::contract::Events;
+use pointsman_text::ModelText;
 use tokio::sync::mpsc;
 use tracing::info;
 

@@ -6,6 +6,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pointsman_text::{TextFiles, UnreadFile};
+
 use super::dummy::Dummy;
 use super::gguf::{Gguf, GgufError};
 
@@ -103,6 +105,16 @@ impl ModelFiles {
                 None => format!("{name} of a dummy"),
             },
         }
+    }
+}
+
+impl TextFiles for ModelFiles {
+    fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, UnreadFile> {
+        Ok(ModelFiles::read(self, name)?)
+    }
+
+    fn describe(&self, name: &str) -> String {
+        ModelFiles::describe(self, name)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pointsman_events::{BlockCopy, ModelId};
 
 use crate::model::backend::{Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait};
-use crate::text::ModelText;
+use pointsman_text::ModelText;
 
 /// A model that an engine serves.
 pub struct LoopModel {

@@ -11,7 +11,7 @@ use pointsman_executor::text::Detokenizer;
 
 use crate::model::backend::{Chunk, Logits, SwapTicket};
 use crate::sample::{Logprobs, Sampler, Tokens};
-use crate::text::{FormError, FormMatcher, ModelText};
+use pointsman_text::{FormError, FormMatcher, ModelText};
 
 /// A sequence in a slot, its block table, and the progress of its KV.
 #[derive(Debug)]

@@ -22,10 +22,10 @@ use crate::model::backend::{Backend, Chunk, KvShape, Logits};
 use crate::model::files::ModelFiles;
 use crate::model::host::HostModel;
 use crate::sample::{Sampler, Tokens};
-use crate::text::ModelText;
 use pointsman_events::BlockId;
 use pointsman_executor::job::Job;
 use pointsman_executor::test_util::{WholeAnswer, answer_alone};
+use pointsman_text::ModelText;
 
 pub fn demo_model() -> ModelFiles {
     ModelFiles::Folder(models::demo_folder())

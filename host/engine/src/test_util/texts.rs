@@ -1,7 +1,7 @@
 //! Models of other makers, as far as their text goes.
 
 use crate::model::files::ModelFiles;
-use crate::text::{ModelText, TextError};
+use pointsman_text::{ModelText, TextError};
 use serde_json::{Value, json};
 
 /// A tokenizer in the manner of Llama 2: bytes where it has no word, a space before the first word,

@@ -9,9 +9,9 @@ use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::model::gguf::Gguf;
 use pointsman_engine::test_util::gguf::{GgufFile, Kind, Meta};
 use pointsman_engine::test_util::{demo_text, models};
-use pointsman_engine::text::ModelText;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_executor::text::Detokenizer as _;
+use pointsman_text::ModelText;
 use serde_json::{Value, json};
 
 const TEXTS: [&str; 5] = [

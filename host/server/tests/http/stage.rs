@@ -15,12 +15,12 @@ use pointsman_driver::message::{
 };
 use pointsman_driver::operator::{Operator, Overview};
 use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::text::ModelText;
 use pointsman_executor::delivery::{Authorship, End, Piece, Placement, StopReason};
 use pointsman_executor::job::JobState;
 use pointsman_executor::server::ServerConfig;
 use pointsman_policy::PolicyStatus;
 use pointsman_server::config::{Config, Flags};
+use pointsman_text::ModelText;
 
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::provider::{

@@ -1,18 +1,20 @@
 //! A model's text side: its tokenizer, its chat template, and what its makers suggest.
 //!
 //! [`ModelText`] is made once from the model's files and shared by HTTP tasks, which turn prompts
-//! into tokens, and the step loop, which turns tokens into text ([`pointsman_executor::text`]).
+//! into tokens, and the engine's step loop, which turns tokens into text
+//! ([`pointsman_executor::text`]). Where the files are is not known here: they are [`TextFiles`].
 //!
 //! # Invariants
-//! 1. Prompts come out as transformers makes them: `tests/text.rs` compares the demo model's
+//! 1. Prompts come out as transformers makes them: the engine's `tests/text.rs` compares the demo model's
 //!    token ids.
 //! 2. A text far beyond the tokens asked for is not tokenised whole
-//!    (`tokenising_stops_past_the_tokens_asked_for` in `tests/text.rs`).
+//!    (`tokenising_stops_past_the_tokens_asked_for` in the same file).
 //! 3. No input makes a template run without end: fuel and recursion are limited
-//!    (`a_template_that_runs_on_is_stopped` in `text/chat.rs`).
+//!    (`a_template_that_runs_on_is_stopped` in `chat.rs`).
 //!
 //! # Not here
-//! Roles and fields of OpenAI's messages (the server). A message whose text spells a special
+//! Roles and fields of OpenAI's messages (`pointsman-openai`); sampling, and the model itself
+//! (`pointsman-engine`). A message whose text spells a special
 //! token becomes that token, as everywhere in the field. Fuel bounds a template's time and not
 //! its memory: the operator who chooses a model's folder is trusted that far.
 //!
@@ -23,10 +25,14 @@
 //! many unknown ones, may have room for a longer text than
 //! [`token_bytes_max`](PromptEncoder::token_bytes_max) says.
 
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
 mod bytes;
 mod calls;
 mod chat;
 mod date;
+mod files;
 mod form;
 mod generation;
 
@@ -42,11 +48,10 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use tokenizers::Tokenizer;
 
-use crate::model::files::{ModelFileError, ModelFiles};
-
 use bytes::Spelling;
 use calls::CallWriting;
 use chat::{ChatTemplate, SpecialTokens, TemplateSource};
+pub use files::{TextFiles, UnreadFile};
 use form::Forms;
 pub use form::{FormError, FormMatcher};
 use generation::{EndsAndDefaults, GenerationFile};
@@ -86,7 +91,7 @@ enum TokenKind {
 pub enum TextError {
     /// A file is there and cannot be read.
     #[error(transparent)]
-    Read(#[from] ModelFileError),
+    Read(#[from] UnreadFile),
     /// A file that every model must have is not there.
     #[error("{0} is missing")]
     Missing(String),
@@ -150,7 +155,7 @@ impl ModelText {
     ///
     /// # Errors
     /// If `tokenizer.json` is missing, or a file cannot be read or understood.
-    pub fn load(files: &ModelFiles) -> Result<Self, TextError> {
+    pub fn load(files: &dyn TextFiles) -> Result<Self, TextError> {
         let tokenizer = read_tokenizer(files)?;
         let config: TokenizerConfig = read_json(files, TOKENIZER_CONFIG)?.unwrap_or_default();
         let templates = read_templates(files, config.chat_template, &config.special)?;
@@ -349,7 +354,7 @@ enum AroundText {
 // === Reading ===
 
 /// The identity of the files that say how prompts are read.
-fn tokenizer_id(files: &ModelFiles) -> Result<[u8; 32], TextError> {
+fn tokenizer_id(files: &dyn TextFiles) -> Result<[u8; 32], TextError> {
     let mut hash = Sha256::new();
     for name in [
         TOKENIZER,
@@ -365,7 +370,10 @@ fn tokenizer_id(files: &ModelFiles) -> Result<[u8; 32], TextError> {
     Ok(hash.finalize().into())
 }
 
-fn read_json<T: DeserializeOwned>(files: &ModelFiles, name: &str) -> Result<Option<T>, TextError> {
+fn read_json<T: DeserializeOwned>(
+    files: &dyn TextFiles,
+    name: &str,
+) -> Result<Option<T>, TextError> {
     let Some(content) = files.read(name)? else {
         return Ok(None);
     };
@@ -376,7 +384,7 @@ fn read_json<T: DeserializeOwned>(files: &ModelFiles, name: &str) -> Result<Opti
     Ok(Some(parsed))
 }
 
-fn read_tokenizer(files: &ModelFiles) -> Result<Tokenizer, TextError> {
+fn read_tokenizer(files: &dyn TextFiles) -> Result<Tokenizer, TextError> {
     let file = files.describe(TOKENIZER);
     let Some(content) = files.read(TOKENIZER)? else {
         return Err(TextError::Missing(file));
@@ -407,7 +415,7 @@ impl Templates {
 
 /// Reads the template in a file of its own, or else the tokenizer configuration's.
 fn read_templates(
-    files: &ModelFiles,
+    files: &dyn TextFiles,
     configured: Option<TemplateSource>,
     special: &SpecialTokens,
 ) -> Result<Templates, TextError> {
