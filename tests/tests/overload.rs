@@ -46,9 +46,10 @@ async fn a_full_queue_is_a_429_that_says_when_to_come_back() -> Result<()> {
     ensure!(answer.header("retry-after") == "1", "{answer:?}");
     let error = &answer.json()?["error"];
     ensure!(error["type"] == "rate_limit_error", "{error}");
-    // The queue's bound is the host's own.
-    let policy = answer.header("x-pointsman-policy");
-    ensure!(policy == "built-in", "{answer:?}");
+    // Told of the bounds, the policy parks nothing that there is no room for.
+    let said = ["x-pointsman-policy", "x-pointsman-reason"].map(|name| answer.header(name));
+    let full = "the queue is full, and there is no room outside it";
+    ensure!(said == ["budget", full], "{answer:?}");
     drop(stream);
     drop(queued.await??);
     serving.idle().await?;
