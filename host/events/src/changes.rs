@@ -68,6 +68,7 @@ pub struct Stamp {
 
 impl Stamp {
     /// Tells whether the row has not changed from `position` on.
+    #[inline]
     pub fn is_before(self, position: u64) -> bool {
         self.newest < position
     }
@@ -154,12 +155,14 @@ impl ChangeLog {
     }
 
     /// Position after the newest entry.
+    #[inline]
     pub fn end(&self) -> u64 {
         self.base + self.entries.len() as u64
     }
 
     /// The entries from `position` on, each with its own; absent where they are no longer kept. There are many:
     /// [`Iterator::for_each`] goes through them much faster than a loop.
+    #[inline]
     pub fn since(&self, position: u64) -> Option<impl Iterator<Item = (u64, &News)>> {
         let skip = position.checked_sub(self.base)?;
         let skip = usize::try_from(skip).ok()?;

@@ -115,6 +115,7 @@ impl Feed {
     }
 
     /// The kinds of rows that the policy's hooks read.
+    #[inline]
     #[must_use]
     pub fn needs(&self) -> &Needs {
         &self.needs
@@ -122,6 +123,7 @@ impl Feed {
 
     /// The position in the machine's changes up to which the policy has been told of every kind
     /// that a decision of it reads; absent: the policy knows nothing.
+    #[inline]
     #[must_use]
     pub fn told(&self) -> Option<u64> {
         let positions = self.positions?;
@@ -137,6 +139,7 @@ impl Feed {
     /// Writes to `out` the changes of these kinds that the policy must be told now, and takes them
     /// as told. A policy that knows nothing is told every kind that a decision of it reads. With
     /// nothing to tell, `out` stays empty and no `observe` is due.
+    #[inline]
     pub fn changes(
         &mut self,
         source: &dyn RowSource,
@@ -217,6 +220,7 @@ impl Named {
     /// Notes the requests and executors that the reply of a policy with these needs to a question
     /// named. An order counts on nothing that could be refused, and an executor's row says nothing
     /// of its allotment.
+    #[inline]
     pub fn by_reply(&mut self, needs: &Needs, question: &Question<'_>, reply: &Reply) {
         let kinds = needs.of(question.hook());
         match (question, reply) {

@@ -46,6 +46,7 @@ pub struct DeviceKv {
 
 impl ReportedKv {
     /// The number of all blocks; absent where nothing was ever reported.
+    #[inline]
     #[must_use]
     pub fn blocks_total(&self) -> Option<u32> {
         self.report.map(|report| report.blocks_total)
@@ -128,6 +129,7 @@ impl DeviceKv {
     }
 
     /// The number of blocks that a new placement could have; absent where nobody counts them.
+    #[inline]
     #[must_use]
     pub fn available_for(&self, prefix: Prefix<'_>) -> Option<u32> {
         match &self.kv {
@@ -137,6 +139,7 @@ impl DeviceKv {
     }
 
     /// The number of all blocks, as far as it is known.
+    #[inline]
     #[must_use]
     pub fn blocks_total(&self) -> Option<u32> {
         match &self.kv {
@@ -165,6 +168,7 @@ impl DeviceKv {
 
     /// The number of a prompt's blocks that the device is assumed to keep where nobody tells, no more than
     /// `max`: as many as its memory has tokens for, with so many in a block.
+    #[inline]
     #[must_use]
     pub fn assumed_max(&self, prefix: Prefix<'_>, tokens_per_block: Option<u32>, max: u32) -> u32 {
         let told = self.blocks_total().zip(tokens_per_block);
@@ -176,6 +180,7 @@ impl DeviceKv {
 
     /// The counts that policies are told of the device with this id; absent where nobody ever reported
     /// any.
+    #[inline]
     #[must_use]
     pub fn row(&self, id: DeviceId) -> Option<rows::Device> {
         match &self.kv {
@@ -216,6 +221,7 @@ impl DeviceKv {
     }
 
     /// The counts, where somebody else keeps the books.
+    #[inline]
     pub fn reported_mut(&mut self) -> Option<&mut ReportedKv> {
         match &mut self.kv {
             Kv::Owned(_) => None,
@@ -225,6 +231,7 @@ impl DeviceKv {
 
     /// Takes up to `blocks` blocks for a request's sequence on `executor`, those that already hold
     /// leading blocks of its prompt first.
+    #[inline]
     pub fn lease(
         &mut self,
         (request, executor): (RequestId, ExecutorId),

@@ -40,6 +40,7 @@ impl PrefixIndex {
     /// Begins to look a prompt up, given as it would be in a cache that any executor can read. Returns the
     /// devices that may hold some of it, in attach order. A look at each device of a large fleet takes
     /// longer than a decision.
+    #[inline]
     #[must_use]
     pub fn look_up<'a>(&'a self, prompt: Prefix<'a>) -> (Vec<DeviceId>, PrefixLookup<'a>) {
         let leading = self.reported.leading(prompt);
@@ -62,12 +63,14 @@ impl PrefixIndex {
     }
 
     /// The leading blocks of a prompt that a device's memory holds.
+    #[inline]
     #[must_use]
     pub fn hits_on(&self, (id, device): (DeviceId, &DeviceKv), prefix: Prefix<'_>) -> u32 {
         device.hits_in_memory(prefix, || self.reported.leading_on(id, prefix))
     }
 
     /// The leading blocks of a prompt that the cache holds which any executor can read.
+    #[inline]
     #[must_use]
     pub fn hits_in_shared_cache(&self, prefix: Prefix<'_>) -> u32 {
         self.shared_cache.leading(prefix)
@@ -78,6 +81,7 @@ impl PrefixIndex {
 
 impl<'a> PrefixLookup<'a> {
     /// The leading blocks that a device holds of the prompt, as an executor reads them.
+    #[inline]
     pub fn hits(&mut self, (id, device): (DeviceId, &DeviceKv), prefix: Prefix<'a>) -> Hits {
         device.hits(prefix, || {
             if !self.last.0.has_contents_of(prefix) {

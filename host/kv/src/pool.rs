@@ -123,6 +123,7 @@ impl BlockPool {
     }
 
     /// The number of blocks that an executor would use with one more sequence, of `blocks` blocks.
+    #[inline]
     pub fn used_with(&self, executor: ExecutorId, prefix: Prefix<'_>, blocks: u32) -> u32 {
         let is_here = |block: &BlockId| self.block(*block).holders.is_on(executor);
         let shared = count(self.hits(prefix).filter(is_here).count());
@@ -209,6 +210,7 @@ impl BlockPool {
 
     /// Adds empty blocks to a lease until it has `n`, as far as there are any. Returns the new
     /// blocks.
+    #[inline]
     pub fn grow(&mut self, request: RequestId, n: u32) -> Vec<BlockId> {
         let Some(lease) = self.leases.get(&request) else {
             return Vec::new();
@@ -223,6 +225,7 @@ impl BlockPool {
     }
 
     /// Closes a lease and gives its blocks back: published ones as cache, the others as free.
+    #[inline]
     pub fn close(&mut self, request: RequestId) {
         let Some(lease) = self.leases.remove(&request) else {
             return;
@@ -235,6 +238,7 @@ impl BlockPool {
 
     /// Makes the first `full` blocks of a lease, which hold the leading blocks of this prompt by now,
     /// available to others. Where another block already holds the same contents, nothing changes.
+    #[inline]
     pub fn publish(&mut self, request: RequestId, prefix: Prefix<'_>, full: u32) {
         // What was cached is published already; what came from host memory need not be.
         let cached = self.cached_of(request) as usize;
@@ -254,6 +258,7 @@ impl BlockPool {
     }
 
     /// The number of blocks of a lease that nobody else holds.
+    #[inline]
     pub fn exclusive(&self, request: RequestId) -> u32 {
         let lease = self.lease(request).iter();
         count(lease.filter(|block| self.holders(**block) == 1).count())
