@@ -3,12 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pointsman_core::BlockCopy;
-use pointsman_engine::cpu::CpuBackend;
-use pointsman_engine::model::backend::{
-    Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait,
-};
+use pointsman_engine::model::backend::DeviceError;
 use pointsman_server::models::Backends;
+
+use crate::stepped;
 
 /// The way in which an engine dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +29,6 @@ struct State {
     steps: VecDeque<u32>,
     /// Executors whose engines died, in this order.
     died: Vec<String>,
-}
-
-struct Mortal {
-    name: String,
-    backend: CpuBackend,
-    fate: Arc<Fate>,
 }
 
 // === impl Death ===
@@ -81,14 +73,9 @@ impl Fate {
     #[must_use]
     pub fn backends(self: &Arc<Self>) -> Backends {
         let fate = Arc::clone(self);
-        Backends::new(move |name, backend| {
-            let fate = Arc::clone(&fate);
-            let name = name.to_owned();
-            Box::new(Mortal {
-                name,
-                backend,
-                fate,
-            })
+        stepped::backends(move |name| match fate.is_last(name) {
+            true => Err(fate.death.come()),
+            false => Ok(()),
         })
     }
 
@@ -110,44 +97,5 @@ impl Fate {
         state.steps.pop_front();
         state.died.push(name.to_owned());
         true
-    }
-}
-
-// === impl Mortal ===
-
-impl Backend for Mortal {
-    fn vocab_size(&self) -> usize {
-        self.backend.vocab_size()
-    }
-
-    fn tokens_per_block(&self) -> u32 {
-        self.backend.tokens_per_block()
-    }
-
-    fn blocks_total(&self) -> u32 {
-        self.backend.blocks_total()
-    }
-
-    fn context_tokens(&self) -> u32 {
-        self.backend.context_tokens()
-    }
-
-    fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
-        if !self.fate.is_last(&self.name) {
-            return self.backend.forward(chunks, logits);
-        }
-        Err(self.fate.death.come())
-    }
-
-    fn swap(
-        &mut self,
-        direction: SwapDirection,
-        copies: &[BlockCopy],
-    ) -> Result<SwapTicket, DeviceError> {
-        self.backend.swap(direction, copies)
-    }
-
-    fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
-        self.backend.swapped(wait)
     }
 }

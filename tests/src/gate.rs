@@ -5,12 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use pointsman_core::BlockCopy;
-use pointsman_engine::cpu::CpuBackend;
-use pointsman_engine::model::backend::{
-    Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait,
-};
 use pointsman_server::models::Backends;
+
+use crate::stepped;
 
 /// A gate in front of every step of a server's engines. It is open at first. To be opened before the
 /// server is stopped.
@@ -33,25 +30,14 @@ struct State {
     standing: usize,
 }
 
-struct Gated {
-    name: String,
-    backend: CpuBackend,
-    gate: Gate,
-}
-
 impl Gate {
     /// Backends whose steps go through the gate.
     #[must_use]
     pub fn backends(&self) -> Backends {
         let gate = self.clone();
-        Backends::new(move |name, backend| {
-            let gate = gate.clone();
-            let name = name.to_owned();
-            Box::new(Gated {
-                name,
-                backend,
-                gate,
-            })
+        stepped::backends(move |name| {
+            gate.pass(name);
+            Ok(())
         })
     }
 
@@ -104,40 +90,5 @@ impl Gate {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Backend for Gated {
-    fn vocab_size(&self) -> usize {
-        self.backend.vocab_size()
-    }
-
-    fn tokens_per_block(&self) -> u32 {
-        self.backend.tokens_per_block()
-    }
-
-    fn blocks_total(&self) -> u32 {
-        self.backend.blocks_total()
-    }
-
-    fn context_tokens(&self) -> u32 {
-        self.backend.context_tokens()
-    }
-
-    fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
-        self.gate.pass(&self.name);
-        self.backend.forward(chunks, logits)
-    }
-
-    fn swap(
-        &mut self,
-        direction: SwapDirection,
-        copies: &[BlockCopy],
-    ) -> Result<SwapTicket, DeviceError> {
-        self.backend.swap(direction, copies)
-    }
-
-    fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
-        self.backend.swapped(wait)
     }
 }

@@ -27,6 +27,7 @@ pub mod overload;
 pub mod reload;
 pub mod serving;
 pub mod simulated;
+mod stepped;
 pub mod tls;
 pub mod tools;
 pub mod trial;

@@ -158,29 +158,8 @@ impl PrefixIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pointsman_events::{BlockHash, BlockKind, KvSpec};
-
-    const HASHES: [BlockHash; 7] = [
-        BlockHash(1),
-        BlockHash(2),
-        BlockHash(3),
-        BlockHash(4),
-        BlockHash(5),
-        BlockHash(6),
-        BlockHash(7),
-    ];
-
-    fn prompt(model: u32, hashes: &'static [BlockHash]) -> Prefix<'static> {
-        Prefix::of_model(model, hashes)
-    }
-
-    fn hashes(numbers: &[u128]) -> Vec<BlockHash> {
-        numbers.iter().copied().map(BlockHash).collect()
-    }
-
-    fn stored(numbers: &[u128]) -> PrefixEvent {
-        PrefixEvent::Stored(prompt(0, &[]).kind, hashes(numbers))
-    }
+    use crate::fixture::{HASHES, prompt, stored};
+    use pointsman_events::{BlockKind, KvSpec};
 
     #[test]
     fn each_tier_counts_what_the_tiers_before_it_do_not_hold() {

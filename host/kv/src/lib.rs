@@ -23,6 +23,8 @@
 mod arena;
 mod assumed;
 mod device;
+#[cfg(test)]
+mod fixture;
 mod holders;
 mod index;
 mod overlaps;

@@ -67,32 +67,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const HASHES: [BlockHash; 7] = [
-        BlockHash(1),
-        BlockHash(2),
-        BlockHash(3),
-        BlockHash(4),
-        BlockHash(5),
-        BlockHash(6),
-        BlockHash(7),
-    ];
-
-    fn prompt(model: u32, hashes: &'static [BlockHash]) -> Prefix<'static> {
-        Prefix::of_model(model, hashes)
-    }
-
-    fn hashes(numbers: &[u128]) -> Vec<BlockHash> {
-        numbers.iter().copied().map(BlockHash).collect()
-    }
-
-    fn stored(numbers: &[u128]) -> PrefixEvent {
-        PrefixEvent::Stored(prompt(0, &[]).kind, hashes(numbers))
-    }
-
-    fn removed(numbers: &[u128]) -> PrefixEvent {
-        PrefixEvent::Removed(prompt(0, &[]).kind, hashes(numbers))
-    }
+    use crate::fixture::{HASHES, prompt, removed, stored};
 
     #[test]
     fn a_tier_knows_a_bounded_number_of_blocks() {

@@ -246,13 +246,8 @@ impl ServerClient {
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
-        for name in self.headers.keys() {
-            request.headers_mut().remove(name);
-        }
-        let own = self.headers.iter();
-        request
-            .headers_mut()
-            .extend(own.map(|(name, value)| (name.clone(), value.clone())));
+        // They take the place of those of the same name.
+        request.headers_mut().extend(self.headers.clone());
         let Connections(client) = &self.connections;
         let response = client.request(request).await;
         response.map_err(|error| CallError::Connection(described(&error)))

@@ -9,6 +9,7 @@ use pointsman_tests::exposition::{samples, total};
 use pointsman_tests::gate::Gate;
 use pointsman_tests::serving::Serving;
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use super::pools::{BLOCK, completed, of_blocks, used};
 use super::{endless, executor, get, order, over, running, second, until};
@@ -169,12 +170,16 @@ async fn where_no_engine_alone_could_give_enough_blocks_the_needy_one_waits() ->
     Ok(())
 }
 
-#[tokio::test]
-async fn an_engine_gives_up_blocks_for_more_urgent_work_of_another() -> Result<()> {
+/// A request of one engine has 16 of 21 blocks of the device, and goes on; one of the other is more urgent, and has
+/// waited for six of them. `terms` says on which terms the first engine works. Returns both, the urgent one last.
+async fn an_urgent_one_lacks_blocks(
+    terms: impl FnOnce(&mut ExecutorTerms),
+) -> Result<(Serving, JoinHandle<Result<()>>, JoinHandle<Result<()>>)> {
     let gate = Gate::default();
     let tune = |config: &mut Config| {
         weighted(config, &[1, 1]);
         config.devices[0].kv_bytes = Some(21 * BLOCK);
+        terms(&mut config.executors[0].terms);
     };
     let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;
@@ -182,15 +187,20 @@ async fn an_engine_gives_up_blocks_for_more_urgent_work_of_another() -> Result<(
     let low = of_blocks(16, "demo", &json!({"priority": -5}));
     let low = completed(client, low);
     until(client, "/admin/devices", |listed| used(listed) == [16]).await?;
-    // Six blocks, of which there are not so many.
     let urgent = of_blocks(6, "second", &json!({"priority": 5}));
     let urgent = completed(client, urgent);
     serving.load_until(|load| load.queued > 0).await?;
     gate.open();
+    Ok((serving, low, urgent))
+}
+
+#[tokio::test]
+async fn an_engine_gives_up_blocks_for_more_urgent_work_of_another() -> Result<()> {
+    let (serving, low, urgent) = an_urgent_one_lacks_blocks(|_| {}).await?;
     urgent.await??;
     // The other one begins anew, and is answered too.
     low.await??;
-    let samples = samples(client).await?;
+    let samples = samples(serving.client).await?;
     for (name, wanted) in [("requests_evicted", 1.0), ("kv_blocks_evicted", 16.0)] {
         let name = format!("pointsman_{name}_total");
         let evicted = ["e0", "e1"].map(|at| total(&samples, &name, &[("executor", at)]));
@@ -201,25 +211,11 @@ async fn an_engine_gives_up_blocks_for_more_urgent_work_of_another() -> Result<(
 
 #[tokio::test]
 async fn nobody_gives_way_on_an_executor_that_is_not_preemptible() -> Result<()> {
-    let gate = Gate::default();
-    let tune = |config: &mut Config| {
-        weighted(config, &[1, 1]);
-        config.devices[0].kv_bytes = Some(21 * BLOCK);
-        config.executors[0].terms.preemptible = false;
-    };
-    let serving = Serving::start_with(tune, gate.backends()).await?;
-    let client = serving.client;
-    gate.shut();
-    let low = of_blocks(16, "demo", &json!({"priority": -5}));
-    let low = completed(client, low);
-    until(client, "/admin/devices", |listed| used(listed) == [16]).await?;
-    let urgent = of_blocks(6, "second", &json!({"priority": 5}));
-    let urgent = completed(client, urgent);
-    serving.load_until(|load| load.queued > 0).await?;
-    gate.open();
+    let (serving, low, urgent) =
+        an_urgent_one_lacks_blocks(|terms| terms.preemptible = false).await?;
     low.await??;
     urgent.await??;
-    let samples = samples(client).await?;
+    let samples = samples(serving.client).await?;
     let evicted = total(&samples, "pointsman_requests_evicted_total", &[]);
     ensure!(evicted == 0.0, "{evicted}");
     over(serving).await

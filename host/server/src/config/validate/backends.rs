@@ -99,14 +99,12 @@ impl Check<'_> {
                 default.load_timeout,
             )?,
             unload_after,
-            broken_streams: match table.broken_streams {
-                Some(file::BrokenStreamsName::GoOn) => BrokenStreams::GoOn,
-                Some(file::BrokenStreamsName::End) | None => BrokenStreams::End,
-            },
-            prompt_cache: match table.prompt_cache {
-                Some(file::PromptCacheName::Off) => PromptCache::Off,
-                Some(file::PromptCacheName::Assumed) | None => PromptCache::Assumed,
-            },
+            broken_streams: table
+                .broken_streams
+                .map_or(default.broken_streams, BrokenStreams::from),
+            prompt_cache: table
+                .prompt_cache
+                .map_or(default.prompt_cache, PromptCache::from),
             ..default
         };
         let terms = file::Terms {
@@ -216,4 +214,22 @@ fn check_new(
     }
     let key = "backends".to_owned();
     Err(ConfigError::new(place(), Wrong::Twice { key, name }))
+}
+
+impl From<file::BrokenStreamsName> for BrokenStreams {
+    fn from(name: file::BrokenStreamsName) -> Self {
+        match name {
+            file::BrokenStreamsName::GoOn => Self::GoOn,
+            file::BrokenStreamsName::End => Self::End,
+        }
+    }
+}
+
+impl From<file::PromptCacheName> for PromptCache {
+    fn from(name: file::PromptCacheName) -> Self {
+        match name {
+            file::PromptCacheName::Off => Self::Off,
+            file::PromptCacheName::Assumed => Self::Assumed,
+        }
+    }
 }
