@@ -348,6 +348,14 @@ impl Driver {
         }
     }
 
+    /// Tells the machine of hooks that other policies answer for since, so that what stands by an answer
+    /// of those before is asked for anew.
+    fn note_rebound(&mut self, now: Micros) {
+        for hook in self.policies.take_rebound().iter() {
+            self.input(now, Input::PolicyChanged(hook));
+        }
+    }
+
     /// The rows that a policy with these needs must be told before it takes over.
     #[must_use]
     pub fn brief(&mut self, now: Micros, needs: pointsman_core::Needs) -> Briefing {
@@ -376,9 +384,12 @@ impl Driver {
         let mut rounds = 0;
         // Operators and the reconciler may have changed the policies since.
         self.note_policies(now);
+        self.note_rebound(now);
         loop {
             self.decide(now);
             self.carry_out(now);
+            // A round may have ended with a rollback or a quarantine.
+            self.note_rebound(now);
             rounds += 1;
             if !self.machine.is_due() || rounds == ROUNDS_MAX {
                 break;

@@ -4,8 +4,8 @@
 
 use pointsman_interface::rows::{ExecutorKind, Health, NameKind, RequestClass, Role};
 use pointsman_interface::{
-    AdapterId, BlockHash, DeviceId, ExecutorId, Incarnation, LabelId, Micros, ModelId, RequestId,
-    SessionKey, TenantId,
+    AdapterId, BlockHash, DeviceId, ExecutorId, Hook, Incarnation, LabelId, Micros, ModelId,
+    RequestId, SessionKey, TenantId,
 };
 
 /// A memory that executors share.
@@ -389,6 +389,9 @@ pub enum Input {
     /// A client has a part of a sequence's answer with which only these executors can go on: no other may
     /// serve its request from now on.
     KeptTo(SequenceRef, Vec<ExecutorId>),
+    /// Another policy answers for a hook from now on, or the same one with other settings. Answers of the
+    /// one before that still stand are asked for anew.
+    PolicyChanged(Hook),
 }
 
 impl Input {

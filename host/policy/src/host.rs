@@ -28,6 +28,7 @@ mod event;
 pub(crate) mod member;
 mod probation;
 mod quarantine;
+mod rebound;
 mod record;
 mod rehearse;
 mod retired;
@@ -59,6 +60,7 @@ use member::{Member, Shared};
 use probation::Trial;
 pub use probation::{Probation, ProbationProgress, RollbackWhy};
 pub use quarantine::Cause;
+use rebound::Answerers;
 pub use record::{AnswerCost, Began, LastAsked};
 use retired::GoneNames;
 pub use retired::Retired;
@@ -68,6 +70,8 @@ pub use status::{PolicyStats, PolicyStatus, Quarantined};
 pub struct PolicyHost {
     members: BTreeMap<u32, Member>,
     chains: HookMap<Chain>,
+    /// The answerers of each hook when [`Self::take_rebound`] was last called.
+    answered: HookMap<Answerers>,
     quarantine: VecDeque<Quarantined>,
     on_failure: HookMap<OnFailure>,
     /// The embedded default of each hook.
@@ -118,6 +122,7 @@ impl PolicyHost {
         Self {
             members: BTreeMap::new(),
             chains: HookMap::default(),
+            answered: HookMap::default(),
             quarantine: VecDeque::new(),
             on_failure: HookMap::default(),
             closed: HookSet::EMPTY,

@@ -12,7 +12,7 @@ use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, RequestClass, Role};
 use pointsman_core::{
     BlockHash, BlockKind, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
-    Fact, Input, KvReport, KvSpec, Machine, Micros, ModelId, NewRequest, NoPolicies, Outcome,
+    Fact, Hook, Input, KvReport, KvSpec, Machine, Micros, ModelId, NewRequest, NoPolicies, Outcome,
     Policies, PrefixEvent, PromptBlocks, ReadableBlocks, RequestId, RetryClass, TenantId, Tier,
 };
 use pointsman_sim::{Adversary, EngineProfile, World, replay};
@@ -200,6 +200,10 @@ impl<P: Policies> Run<P> {
                 self.world.input(Input::KvReported(device, report));
             }
             60..62 => self.prefix_event(),
+            62..63 => {
+                let hook = Hook::ALL[self.rng.usize(0..Hook::ALL.len())];
+                self.world.input(Input::PolicyChanged(hook));
+            }
             _ => {
                 let pause = Micros(self.rng.u64(0..SECOND));
                 let until = self.world.now().after(pause);

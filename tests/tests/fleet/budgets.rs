@@ -15,7 +15,7 @@ use super::pools::{BLOCK, completed, of_blocks, used};
 use super::{endless, executor, get, order, over, running, second, until};
 
 /// An executor for the demo model, then others for `second`, with these shares.
-fn weighted(config: &mut Config, weights: &[u32]) {
+pub(super) fn weighted(config: &mut Config, weights: &[u32]) {
     config.models.push(second());
     let models = ["demo"].into_iter().chain(std::iter::repeat("second"));
     let executors = weights.iter().zip(models).enumerate();
@@ -31,7 +31,7 @@ fn weighted(config: &mut Config, weights: &[u32]) {
 }
 
 /// Waits until the executors have these tokens per step.
-async fn shares(client: Client, wanted: &[u64]) -> Result<()> {
+pub(super) async fn shares(client: Client, wanted: &[u64]) -> Result<()> {
     until(client, "/admin/executors", |listed| {
         let executors = listed["executors"].as_array().into_iter().flatten();
         let shares = executors.map(|executor| executor["tokens_per_step_max"].as_u64());
@@ -222,7 +222,7 @@ async fn nobody_gives_way_on_an_executor_that_is_not_preemptible() -> Result<()>
 }
 
 #[tokio::test]
-async fn shares_follow_engines_that_come_and_leave() -> Result<()> {
+pub(super) async fn shares_follow_engines_that_come_and_leave() -> Result<()> {
     let gate = Gate::default();
     let tune = |config: &mut Config| weighted(config, &[1, 1]);
     let serving = Serving::start_with(tune, gate.backends()).await?;

@@ -10,6 +10,7 @@
 //! | `queues` | the order of those who wait outside the queue, and at an executor |
 //! | `drains` | executors left to run empty for a cold model, and warm holds |
 //! | `turns` | which of those that wait goes first, turns of executors, sessions hashed to an executor |
+//! | `rebinding` | policies that take over while engines stay busy and requests wait |
 //! | `unnamed` | requests that name no model |
 //! | `strategies` | round robin, least loaded and sticky; warm and cold models, drains, sessions |
 
@@ -19,6 +20,7 @@ mod drains;
 mod models;
 mod pools;
 mod queues;
+mod rebinding;
 mod routing;
 mod scales;
 mod strategies;

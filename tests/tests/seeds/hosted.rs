@@ -202,6 +202,11 @@ impl Hosted {
         }
     }
 
+    /// The hooks that others answer for than when this was last called.
+    pub(crate) fn take_rebound(&mut self) -> HookSet {
+        self.host.take_rebound()
+    }
+
     // === Watching ===
 
     /// Fails with the first thing that must not be, and was.

@@ -4,8 +4,8 @@ use std::fmt;
 
 use pointsman_core::rows::AskedRequest;
 use pointsman_core::{
-    Answer, Asked, Author, Bounds, ExecutorId, FaultKind, Hook, Machine, Micros, NoPolicies,
-    Policies, PolicyFault, Question, Refusal, Reply, RequestId, Strike, View, routing,
+    Answer, Asked, Author, Bounds, ExecutorId, FaultKind, Hook, HookSet, Machine, Micros,
+    NoPolicies, Policies, PolicyFault, Question, Refusal, Reply, RequestId, Strike, View, routing,
 };
 use pointsman_policy::Mode;
 use pointsman_sim::Adversary;
@@ -48,13 +48,17 @@ impl Swapped {
         }
     }
 
-    /// Puts in force what is due at `now`. Call it between two rounds.
-    pub(crate) fn change(&mut self, now: Micros, machine: &Machine) {
+    /// Puts in force what is due at `now`. Call it between two rounds. Returns the hooks that others answer
+    /// for since the last call.
+    pub(crate) fn change(&mut self, now: Micros, machine: &Machine) -> HookSet {
+        let mut changed = HookSet::EMPTY;
         while let Some((_, policy)) = self.left.pop_if(|(at, _)| millis(*at) <= now) {
             if let Some(in_force) = self.put_in_force(now, machine, policy) {
                 self.in_force = in_force;
+                changed = Hook::ALL.into_iter().collect();
             }
         }
+        changed.union(self.hosted.take_rebound())
     }
 
     /// Fails with the first thing that must not be, and was.

@@ -85,7 +85,8 @@ fn run_through(case: &Case, vouched: Vouched) -> Result<RunReport, String> {
     let mut events = 0;
     while let Some(at) = simulation.next_at() {
         let (now, machine, policies) = simulation.parts();
-        policies.change(at.max(now), machine);
+        let changed = policies.change(at.max(now), machine);
+        simulation.policies_changed(changed);
         let Some(progressed) = simulation.advance() else {
             break;
         };

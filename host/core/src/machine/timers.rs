@@ -60,6 +60,12 @@ impl Timers {
         }
     }
 
+    /// Lets `evict` be asked again for every class.
+    pub(super) fn open_evict_gates(&mut self) {
+        self.evict_gates = Default::default();
+        self.arm_evict();
+    }
+
     pub(super) fn arm_evict(&mut self) {
         let gates = self.evict_gates.iter().map(|gate| gate.until);
         let next = gates.filter(|at| *at > Micros(0)).max();

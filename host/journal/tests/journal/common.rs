@@ -323,6 +323,7 @@ fn inputs() -> Vec<Input> {
             },
         ),
         Input::KeptTo(sequence(), vec![ExecutorId(0), ExecutorId(200)]),
+        Input::PolicyChanged(Hook::Budget),
     ]
 }
 

@@ -5,6 +5,7 @@ mod closed;
 mod dump;
 mod eject;
 mod probation;
+mod rebound;
 mod record;
 mod restarts;
 mod shadow;

@@ -23,9 +23,9 @@ use std::fmt;
 
 use pointsman_core::rows::{Change, NameKind};
 use pointsman_core::{
-    AttachError, Config, DeviceSpec, ExecutorId, ExecutorSpec, Input, InvalidConfig, KvSpec,
-    Machine, Micros, ModelId, NewRequest, Policies, ReadableBlocks, RecordedMachine, Recorder,
-    RowKind, RowKinds, SessionKey, Sessions, TenantId, rows,
+    AttachError, Config, DeviceSpec, ExecutorId, ExecutorSpec, HookSet, Input, InvalidConfig,
+    KvSpec, Machine, Micros, ModelId, NewRequest, Policies, ReadableBlocks, RecordedMachine,
+    Recorder, RowKind, RowKinds, SessionKey, Sessions, TenantId, rows,
 };
 
 use crate::executor::Station;
@@ -314,6 +314,13 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
     /// The time, the machine and the policies, between two events.
     pub fn parts(&mut self) -> (Micros, &Machine, &mut P) {
         (self.now, &self.machine, &mut self.policies)
+    }
+
+    /// Tells the machine that other policies answer for these hooks from the next event on.
+    pub fn policies_changed(&mut self, hooks: HookSet) {
+        for hook in hooks.iter() {
+            self.machine.handle(self.now, Input::PolicyChanged(hook));
+        }
     }
 
     /// Runs to the end of the last request, and reports.

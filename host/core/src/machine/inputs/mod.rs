@@ -3,9 +3,11 @@
 //! | file | inputs about |
 //! |---|---|
 //! | `fleet` | devices and executors |
+//! | `policies` | policies that take over |
 //! | `sequences` | sequences: started, step, finished, failed, left |
 
 mod fleet;
+mod policies;
 mod sequences;
 
 use pointsman_events::changes::RowKey;
@@ -94,6 +96,7 @@ impl Machine {
             | Input::SequenceFailed { .. }
             | Input::SequenceLeft(..) => {}
             Input::TimePassed => self.fire_timers(),
+            Input::PolicyChanged(hook) => self.policy_changed(hook),
         }
         Handled::Done
     }
@@ -195,7 +198,7 @@ impl Machine {
                 Timer::Request(id) => self.fire_request(id),
                 Timer::Executor(id) => self.fire_executor(id),
                 Timer::Evict => {
-                    self.out.timers.evict_gates = Default::default();
+                    self.out.timers.open_evict_gates();
                     self.out.due = true;
                 }
                 Timer::Allot(device) => {

@@ -19,6 +19,17 @@ impl Ledger {
         }
     }
 
+    /// Has the sequences of all executors put in order anew, by the policy that has taken over. False if
+    /// there is nothing to put in order.
+    pub(crate) fn arrange_anew(&mut self) -> bool {
+        self.sets.arrange_built_in.clear();
+        let executors: Vec<ExecutorId> = self.executors().map(|executor| executor.id).collect();
+        for executor in executors {
+            self.arrange(executor);
+        }
+        !self.sets.arrange_due.is_empty()
+    }
+
     /// Takes the list of executors whose sequences are to be put in order anew.
     pub(crate) fn take_arrange_due(&mut self) -> BTreeSet<ExecutorId> {
         std::mem::take(&mut self.sets.arrange_due)

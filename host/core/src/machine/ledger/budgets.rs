@@ -27,6 +27,15 @@ impl Ledger {
         self.sets.allot_due.insert(device);
     }
 
+    /// Has the budgets of all devices set anew, by the policy that has taken over: what was to be set by
+    /// the built-in rule was so because of the one before. False if there is nothing to set.
+    pub(crate) fn allot_anew(&mut self) -> bool {
+        self.sets.allot_built_in.clear();
+        let divided = self.devices.iter().filter(|device| device.is_divided());
+        self.sets.allot_due.extend(divided.map(|device| device.id));
+        !self.sets.allot_due.is_empty()
+    }
+
     /// Takes the tokens that each executor of a device computed since the last time, in attach
     /// order.
     pub(crate) fn take_tokens_used(&mut self, device: DeviceId) -> Vec<TokensUsed> {

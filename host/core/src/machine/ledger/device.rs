@@ -37,6 +37,11 @@ impl Device {
         }
     }
 
+    /// Tells whether there is somebody to divide the tokens of a step among.
+    pub(super) fn is_divided(&self) -> bool {
+        self.spec.tokens_per_step.is_some() && !self.executors.is_empty()
+    }
+
     /// The pool, where the machine keeps it.
     pub(crate) fn pool(&self) -> Option<&BlockPool> {
         self.memory.pool()

@@ -8,9 +8,9 @@ use pointsman_events::{
 };
 use pointsman_kv::blocks_for;
 
-use super::super::count;
 use super::super::outbox::Outbox;
 use super::super::requests::{Advance, Placed, Request};
+use super::super::{CLASSES, count};
 use super::executor::{Executor, SlotUse};
 use super::models::Step;
 use super::prefix::{prefix_on, shareable_prefix};
@@ -225,6 +225,17 @@ impl Ledger {
         if self[executor].queue.len(class) > 1 {
             self.sets.queue_due.insert((executor, class));
         }
+    }
+
+    /// Has the device queues of all executors put in order anew. False if there is no choice in any.
+    pub(crate) fn order_queues_anew(&mut self) -> bool {
+        let executors: Vec<ExecutorId> = self.executors().map(|executor| executor.id).collect();
+        for executor in executors {
+            for class in CLASSES {
+                self.order_soon(executor, class);
+            }
+        }
+        !self.sets.queue_due.is_empty()
     }
 
     /// Takes the list of classes of device queues that are to be put in order.

@@ -1,4 +1,5 @@
-//! Arrangements are asked for where the sequences that run on an executor are others than before.
+//! Arrangements are asked for where the sequences that run on an executor are others than before, and
+//! everywhere where another policy took over.
 
 use std::borrow::Cow;
 

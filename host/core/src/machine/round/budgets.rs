@@ -1,4 +1,5 @@
-//! Token budgets are asked for where executors became busy or idle, came or left.
+//! Token budgets are asked for where executors became busy or idle, came or left, and everywhere where
+//! another policy took over.
 
 use std::borrow::Cow;
 
