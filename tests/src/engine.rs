@@ -15,6 +15,8 @@ use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::model::host::HostModel;
+use pointsman_executor::stats::{Counter, EngineStats};
+use serde_json::Value;
 
 use crate::client::streamed_chat;
 use crate::clock::clock;
@@ -131,6 +133,8 @@ pub struct UnderLoad {
     pub sat_out: f64,
     /// Share of the whole time in which the engine made no step.
     pub idle: f64,
+    /// Average time of a step.
+    pub step: Duration,
 }
 
 /// Measures the default server under `clients` streaming clients in a closed loop, for `requests`
@@ -140,28 +144,59 @@ pub struct UnderLoad {
 /// If a request fails.
 pub async fn under_load(clients: usize, requests: usize) -> Result<UnderLoad> {
     let serving = Serving::start(|_| {}).await?;
+    let body = |client: usize| streamed_chat(&format!("Count from {client} to {}.", client + 20));
+    under_load_of(serving, (clients, requests), body).await
+}
+
+/// Measures a server, of which the first engine counts, under clients with such bodies.
+///
+/// # Errors
+/// If a request fails.
+pub async fn under_load_of(
+    serving: Serving,
+    (clients, requests): (usize, usize),
+    body: impl Fn(usize) -> Value,
+) -> Result<UnderLoad> {
     let engines = serving.server.engines();
     let stats = engines.first().context("no engine")?;
     let stats = Arc::clone(&stats.1);
+    // What was done before does not count.
+    let before = Counts::of(&stats);
     let now = clock();
-    let load = LoadGenerator::start(serving.client, clients, |client| {
-        streamed_chat(&format!("Count from {client} to {}.", client + 20))
-    });
+    let load = LoadGenerator::start(serving.client, clients, body);
     let served = load.served(requests).await?;
     let took = now();
     serving.idle().await?;
-    let busy = Duration::from_nanos(stats.busy_nanos.get());
-    let waiting = Duration::from_nanos(stats.waiting_nanos.get());
-    #[expect(clippy::cast_precision_loss, reason = "for a report")]
-    let [steps, generated, sat_out] =
-        [&stats.steps, &stats.generated_tokens, &stats.sat_out].map(|count| count.get() as f64);
+    let [steps, generated, sat_out, busy, waiting] = Counts::of(&stats).since(&before);
     ensure!(steps > 0.0, "no step was made");
     Ok(UnderLoad {
         requests: served,
         tokens: generated / took.as_secs_f64(),
         sequences: generated / steps,
-        waited: waiting.as_secs_f64() / (waiting + busy).as_secs_f64(),
+        waited: waiting / (waiting + busy),
         sat_out: sat_out / (generated + sat_out),
-        idle: 1.0 - busy.as_secs_f64() / took.as_secs_f64(),
+        idle: 1.0 - busy / 1e9 / took.as_secs_f64(),
+        step: Duration::from_secs_f64(busy / 1e9 / steps),
     })
+}
+
+/// Counts of an engine: steps, generated tokens, turns that were sat out, nanoseconds of steps and of waiting.
+struct Counts([u64; 5]);
+
+impl Counts {
+    fn of(stats: &EngineStats) -> Self {
+        let counts = [
+            &stats.steps,
+            &stats.generated_tokens,
+            &stats.sat_out,
+            &stats.busy_nanos,
+            &stats.waiting_nanos,
+        ];
+        Self(counts.map(Counter::get))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "for a report")]
+    fn since(&self, before: &Self) -> [f64; 5] {
+        std::array::from_fn(|place| (self.0[place] - before.0[place]) as f64)
+    }
 }

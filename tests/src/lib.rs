@@ -7,6 +7,7 @@ pub mod backend;
 pub mod browser;
 pub mod client;
 pub mod clock;
+pub mod cuda;
 pub mod decide;
 pub mod engine;
 pub mod exposition;

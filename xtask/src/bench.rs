@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use pointsman_notation::instead;
 
+use crate::device;
 use crate::peers;
 use crate::policies;
 use crate::process;
@@ -18,6 +19,8 @@ const FOLDER: &str = "tests/benches";
 const MANIFEST: &str = "Cargo.toml";
 /// The benchmark that needs other programs.
 const GATEWAY: &str = "gateway";
+/// The benchmark before which a device's tests are run: figures of what is wrong are of no use.
+const CUDA: &str = "cuda";
 
 pub(crate) fn list(workspace: &Workspace) -> Result<()> {
     let names = names(&workspace.root.join(FOLDER))?;
@@ -33,8 +36,10 @@ pub(crate) fn list(workspace: &Workspace) -> Result<()> {
 pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<()> {
     known(name, &names(&workspace.root.join(FOLDER))?)?;
     policies::build_all(workspace)?;
-    if name == GATEWAY {
-        peers::prepare(workspace)?;
+    match name {
+        GATEWAY => peers::prepare(workspace)?,
+        CUDA => device::test(workspace)?,
+        _ => {}
     }
     let mut command = process::cargo(&workspace.root);
     let manifest = Path::new(FOLDER).join(name).join(MANIFEST);

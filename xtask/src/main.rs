@@ -13,6 +13,7 @@ mod apt;
 mod bench;
 mod cli;
 mod code;
+mod device;
 mod dist;
 mod kernels;
 mod lint;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::apt;
 use crate::cli::{Extra, Guests, Test};
+use crate::device;
 use crate::kernels;
 use crate::llama_cpp;
 use crate::node;
@@ -47,7 +48,12 @@ pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
     let mut command = process::cargo(&workspace.root);
     command.env(WITH, with.join(","));
     command.args(["test", "--config", &watched()?, "--workspace"]);
-    process::run(command.args(&test.args))
+    process::run(command.args(&test.args))?;
+    // Whoever names tests wants no others.
+    match test.args.is_empty() {
+        true => device::test(workspace),
+        false => Ok(()),
+    }
 }
 
 /// The line of cargo's configuration that has test programs run by `watch-test`.

@@ -13,6 +13,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 #if !defined(__x86_64__)
@@ -28,7 +29,9 @@
 // Blocks run one after the other: their shared memory is the same.
 #define __shared__ static
 #define DEVICE inline
-#define SHARED_MEMORY(name) void* name = emulation::shared_memory()
+#define BOUNDS(threads, blocks)
+#define UNROLL
+#define UNROLL_SOME
 #define NEGATIVE_INFINITY (-INFINITY)
 
 struct Index {
@@ -44,6 +47,7 @@ enum class Waits { Nothing, Warp, Block, Over };
 
 constexpr size_t STACK_BYTES = 64 << 10;
 constexpr unsigned WARP = 32;
+constexpr size_t HANDED_WORDS = 6;
 
 // A thread of a block, on a stack of its own.
 struct Fiber {
@@ -54,9 +58,9 @@ struct Fiber {
     ucontext_t place;
 #endif
     Waits waits = Waits::Nothing;
-    // What a shuffle hands over. The two take turns: a slow reader still finds what it came for.
-    float handed[2] = {0, 0};
-    unsigned shuffles = 0;
+    // What a thread hands over to its warp. The two take turns: a slow reader still finds what it came for.
+    uint32_t handed[2][HANDED_WORDS] = {};
+    unsigned exchanges = 0;
 };
 
 struct State {
@@ -66,7 +70,7 @@ struct State {
     Order order = Order::Forward;
     std::mt19937 random;
     std::function<void()> kernel;
-    Fiber scheduler{std::vector<uint64_t>(), {}, Waits::Nothing, {0, 0}, 0};
+    Fiber scheduler{std::vector<uint64_t>(), {}, Waits::Nothing, {}, 0};
 };
 
 inline State& state() {
@@ -119,7 +123,7 @@ inline void thread_main() {
 
 inline void begin(Fiber& fiber) {
     fiber.waits = Waits::Nothing;
-    fiber.shuffles = 0;
+    fiber.exchanges = 0;
 #if defined(__SANITIZE_ADDRESS__)
     // The frames of the thread before were left, not returned from.
     ASAN_UNPOISON_MEMORY_REGION(fiber.stack.data(), STACK_BYTES);
@@ -158,23 +162,32 @@ inline bool release(unsigned first, unsigned count, Waits what) {
     return true;
 }
 
+// Runs the threads of a warp until they wait for others; false if they did already.
+inline bool run_warp(unsigned first) {
+    State& here = state();
+    bool ran = false;
+    do {
+        for (unsigned lane : ordered(WARP)) {
+            Fiber& fiber = here.fibers[first + lane];
+            if (fiber.waits != Waits::Nothing) continue;
+            here.current = first + lane;
+            threadIdx = {first + lane, 0, 0};
+            go_on(here.scheduler, fiber);
+            ran = true;
+        }
+    } while (release(first, WARP, Waits::Warp));
+    return ran;
+}
+
 // Runs the threads of a block; false if some wait for others that never come.
 inline bool run_block(unsigned threads) {
     State& here = state();
     for (unsigned thread = 0; thread < threads; thread++) begin(here.fibers[thread]);
     while (true) {
-        for (unsigned thread : ordered(threads)) {
-            if (here.fibers[thread].waits != Waits::Nothing) continue;
-            here.current = thread;
-            threadIdx = {thread, 0, 0};
-            go_on(here.scheduler, here.fibers[thread]);
-        }
+        bool ran = false;
+        for (unsigned warp : ordered(threads / WARP)) ran |= run_warp(warp * WARP);
         if (release(0, threads, Waits::Over)) return true;
-        bool released = release(0, threads, Waits::Block);
-        for (unsigned first = 0; first < threads; first += WARP) {
-            released |= release(first, WARP, Waits::Warp);
-        }
-        if (!released) return false;
+        if (!release(0, threads, Waits::Block) && !ran) return false;
     }
 }
 
@@ -195,19 +208,49 @@ inline bool run_grid(Index grid, unsigned threads, size_t shared_bytes) {
     return true;
 }
 
+// A launch that can be made any number of times; false where a barrier is not reached by all.
+using Launch = std::function<bool()>;
+
 template <typename... Parameters, size_t... Places>
-bool run(void (*kernel)(Parameters...), void** arguments, std::index_sequence<Places...>,
-         Index grid, unsigned threads, size_t shared_bytes) {
-    state().kernel = [=] { kernel(*static_cast<Parameters*>(arguments[Places])...); };
-    return run_grid(grid, threads, shared_bytes);
+Launch prepare(void (*kernel)(Parameters...), void** arguments, std::index_sequence<Places...>,
+               Index grid, unsigned threads, size_t shared_bytes) {
+    // As on a device, arguments are read when the launch is asked for.
+    std::tuple<Parameters...> kept(*static_cast<Parameters*>(arguments[Places])...);
+    return [=] {
+        state().kernel = [=] { std::apply(kernel, kept); };
+        return run_grid(grid, threads, shared_bytes);
+    };
 }
 
-// Runs a kernel whose arguments lie at these addresses.
+// Prepares to run a kernel whose arguments lie at these addresses.
 template <typename... Parameters>
-bool launch(void (*kernel)(Parameters...), void** arguments, Index grid, unsigned threads,
-            size_t shared_bytes) {
-    return run(kernel, arguments, std::index_sequence_for<Parameters...>{}, grid, threads,
-               shared_bytes);
+Launch prepare(void (*kernel)(Parameters...), void** arguments, Index grid, unsigned threads,
+               size_t shared_bytes) {
+    return prepare(kernel, arguments, std::index_sequence_for<Parameters...>{}, grid, threads,
+                   shared_bytes);
+}
+
+// What all threads of a warp hand over at once.
+struct Exchange {
+    unsigned warp, turn;
+
+    template <typename T>
+    T of(unsigned lane) const {
+        T value;
+        std::memcpy(&value, state().fibers[warp * WARP + lane % WARP].handed[turn], sizeof value);
+        return value;
+    }
+};
+
+template <typename T>
+Exchange exchange(const T& value) {
+    static_assert(sizeof(T) <= sizeof(uint32_t) * HANDED_WORDS, "more than is handed over");
+    unsigned own = state().current;
+    Fiber& fiber = state().fibers[own];
+    unsigned turn = fiber.exchanges++ % 2;
+    std::memcpy(fiber.handed[turn], &value, sizeof value);
+    wait_for(Waits::Warp);
+    return {own / WARP, turn};
 }
 
 }  // namespace emulation
@@ -216,25 +259,78 @@ inline void __syncthreads() { emulation::wait_for(emulation::Waits::Block); }
 
 inline int min(int a, int b) { return a < b ? a : b; }
 
-inline float widen(unsigned short number) {
-    uint32_t bits = static_cast<uint32_t>(number) << 16;
-    float wide;
-    std::memcpy(&wide, &bits, sizeof wide);
-    return wide;
+// Threads take turns only where they wait.
+template <typename T>
+T atomicAdd(T* to, T value) {
+    T before = *to;
+    *to += value;
+    return before;
 }
 
-inline unsigned short narrow(float number) {
-    uint32_t bits;
+inline float as_float(int bits) {
+    float number;
+    std::memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+inline unsigned as_bits(float number) {
+    unsigned bits;
     std::memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
+inline float widen(unsigned short number) { return as_float(static_cast<int>(number) << 16); }
+
+inline unsigned short narrow(float number) {
+    uint32_t bits = as_bits(number);
     if (std::isnan(number)) return 0x7fff;
     return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-inline float shuffle_xor(float number, int lanes) {
-    using namespace emulation;
-    unsigned own = state().current;
-    unsigned turn = state().fibers[own].shuffles++ % 2;
-    state().fibers[own].handed[turn] = number;
-    wait_for(Waits::Warp);
-    return state().fibers[own ^ static_cast<unsigned>(lanes)].handed[turn];
+inline unsigned pack(float low, float high) {
+    return narrow(low) | static_cast<unsigned>(narrow(high)) << 16;
+}
+
+inline float exp2_fast(float power) { return std::exp2(power); }
+
+inline unsigned long long product_high(unsigned long long a, unsigned long long b) {
+    return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+
+template <typename T>
+T shuffle(T value, int lane) {
+    return emulation::exchange(value).template of<T>(static_cast<unsigned>(lane));
+}
+
+template <typename T>
+T shuffle_xor(T value, int lanes) {
+    unsigned lane = threadIdx.x % emulation::WARP;
+    return emulation::exchange(value).template of<T>(lane ^ static_cast<unsigned>(lanes));
+}
+
+// A lane's part of two matrices.
+struct Fragments {
+    unsigned a[4], b[2];
+};
+
+inline void multiply(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    unsigned lane = threadIdx.x % emulation::WARP;
+    auto all = emulation::exchange(Fragments{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+    auto put = [](float* to, unsigned word) {
+        to[0] = widen(static_cast<unsigned short>(word));
+        to[1] = widen(static_cast<unsigned short>(word >> 16));
+    };
+    // The two rows and the two columns whose products are this lane's.
+    float rows[2][16], columns[2][16];
+    for (unsigned i = 0; i < 4; i++) {
+        auto left = all.of<Fragments>(lane / 4 * 4 + i);
+        for (unsigned k = 0; k < 4; k++) put(&rows[k % 2][k / 2 * 8 + i * 2], left.a[k]);
+        for (unsigned side = 0; side < 2; side++) {
+            auto right = all.of<Fragments>((lane % 4 * 2 + side) * 4 + i);
+            for (unsigned k = 0; k < 2; k++) put(&columns[side][k * 8 + i * 2], right.b[k]);
+        }
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        for (unsigned k = 0; k < 16; k++) sums[i] += rows[i / 2][k] * columns[i % 2][k];
+    }
 }

@@ -2,6 +2,7 @@
 // they are launched. What `pointsman-cuda` calls through cudarc is here, and the switches of tests.
 
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -9,6 +10,7 @@
 #include "emulation.h"
 #include "../kernels/attention.cu"
 #include "../kernels/rows.cu"
+#include "../kernels/sample.cu"
 
 namespace {
 
@@ -19,8 +21,11 @@ enum Result {
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
     NOT_FOUND = 500,
+    NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
     LAUNCH_FAILED = 719,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
 };
 
 // Device attributes that are asked for.
@@ -29,22 +34,35 @@ enum Attribute { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, MEMORY_POOLS = 11
 constexpr unsigned THREADS_MAX = 1024;
 constexpr size_t SHARED_BYTES_MAX = 48 << 10;
 
-using Launch = bool (*)(void**, Index, unsigned, size_t);
+using Prepare = emulation::Launch (*)(void**, Index, unsigned, size_t);
 
 struct Kernel {
     const char* name;
-    Launch launch;
+    Prepare prepare;
 };
 
 #define KERNEL(name)                                                                            \
     {#name, [](void** arguments, Index grid, unsigned threads, size_t shared_bytes) {           \
-         return emulation::launch(name, arguments, grid, threads, shared_bytes);                \
+         return emulation::prepare(name, arguments, grid, threads, shared_bytes);               \
      }}
 
 const Kernel KERNELS[] = {
-    KERNEL(embed),      KERNEL(rmsnorm),   KERNEL(add_rmsnorm), KERNEL(add_bias),
-    KERNEL(norm_heads), KERNEL(last_rows), KERNEL(silu_mul),    KERNEL(rope_write_kv),
-    KERNEL(attention),  KERNEL(attention_merge),
+    KERNEL(embed),
+    KERNEL(rmsnorm),
+    KERNEL(add_rmsnorm),
+    KERNEL(add_bias),
+    KERNEL(norm_heads),
+    KERNEL(last_rows),
+    KERNEL(silu_mul),
+    KERNEL(rope_write_kv),
+    KERNEL(attention_split_32),
+    KERNEL(attention_split_64),
+    KERNEL(attention_split_128),
+    KERNEL(attention_whole_32),
+    KERNEL(attention_whole_64),
+    KERNEL(attention_whole_128),
+    KERNEL(attention_merge),
+    KERNEL(choose),
 };
 
 // A device: its memory, and who holds its context.
@@ -70,8 +88,61 @@ Driver& driver() {
     return driver;
 }
 
+// A stream, in which copies from and to pinned memory wait until somebody asks for what is after them; all else
+// is done when it is given.
+struct Stream {
+    std::deque<std::function<int()>> waiting;
+    // The number of copies that were given, and of those that are done.
+    uint64_t given = 0, done = 0;
+
+    // Makes copies until so many are done.
+    int advance(uint64_t until) {
+        while (done < until) {
+            int failed = waiting.front()();
+            waiting.pop_front();
+            done++;
+            if (failed != SUCCESS) return failed;
+        }
+        return SUCCESS;
+    }
+
+    int finish() { return advance(given); }
+};
+
+// A place in a stream.
+struct Event {
+    Stream* stream = nullptr;
+    uint64_t after = 0;
+};
+
+Stream* stream_of(void* handle) { return static_cast<Stream*>(handle); }
+
 // The context of this thread: the number of its device, from 1.
 thread_local uintptr_t current = 0;
+
+// What is done by launches that are recorded; the result of each is the driver's.
+using Graph = std::vector<std::function<int()>>;
+
+// The launches that this thread records, if it records any.
+thread_local Graph* recording = nullptr;
+
+// The records of all threads, each with its state: false once it is broken.
+std::map<Graph*, bool>& records() {
+    static std::map<Graph*, bool> records;
+    return records;
+}
+
+std::mutex& records_lock() {
+    static std::mutex lock;
+    return lock;
+}
+
+// Waits for all that a device does, which breaks the records of all threads and is refused then.
+int wait_for_all() {
+    std::lock_guard<std::mutex> guard(records_lock());
+    for (auto& [record, is_whole] : records()) is_whole = false;
+    return records().empty() ? SUCCESS : CAPTURE_UNSUPPORTED;
+}
 
 Device* device_of_thread() {
     if (current == 0) return nullptr;
@@ -97,7 +168,7 @@ bool holds(const Device& device, uint64_t at, size_t bytes) {
 
 int allocate(uint64_t* at, size_t bytes) {
     return with_device([&](Device& device) -> int {
-        if (bytes == 0) return INVALID_VALUE;
+        if (bytes == 0 || recording != nullptr) return INVALID_VALUE;
         if (bytes > driver().memory_bytes - std::min(device.allocated, driver().memory_bytes)) {
             return OUT_OF_MEMORY;
         }
@@ -130,12 +201,45 @@ void end_context(Device& device) {
     device = Device();
 }
 
-int copy(uint64_t on_device, void* to, const void* from, size_t bytes) {
-    return with_device([&](Device& device) -> int {
-        if (!holds(device, on_device, bytes)) return INVALID_VALUE;
-        std::memcpy(to, from, bytes);
+bool is_pinned(const void* at) {
+    Device* device = device_of_thread();
+    if (device == nullptr) return false;
+    auto after = device->pinned.upper_bound(const_cast<void*>(at));
+    if (after == device->pinned.begin()) return false;
+    auto [begin, size] = *std::prev(after);
+    return static_cast<const char*>(at) < static_cast<const char*>(begin) + size;
+}
+
+int copy(uint64_t on_device, void* to, const void* from, size_t bytes, void* handle) {
+    auto make = [=] {
+        return with_device([&](Device& device) -> int {
+            if (!holds(device, on_device, bytes)) return INVALID_VALUE;
+            std::memcpy(to, from, bytes);
+            return SUCCESS;
+        });
+    };
+    Stream* stream = stream_of(handle);
+    if (is_pinned(to) || is_pinned(from)) {
+        stream->waiting.push_back(make);
+        stream->given++;
         return SUCCESS;
-    });
+    }
+    if (int failed = stream->finish()) return failed;
+    return make();
+}
+
+// Runs a kernel on a device, unless it is lost with it.
+int run(Device& device, const emulation::Launch& launch) {
+    long& left = driver().launches_left;
+    if (left == 0) {
+        left = -1;
+        device.lost = true;
+        return ILLEGAL_ADDRESS;
+    }
+    if (left > 0) left--;
+    if (launch()) return SUCCESS;
+    device.lost = true;
+    return LAUNCH_FAILED;
 }
 
 int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, void** arguments) {
@@ -147,16 +251,10 @@ int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, v
             return INVALID_VALUE;
         }
         if (shared_bytes > SHARED_BYTES_MAX) return INVALID_VALUE;
-        long& left = driver().launches_left;
-        if (left == 0) {
-            left = -1;
-            device.lost = true;
-            return ILLEGAL_ADDRESS;
-        }
-        if (left > 0) left--;
-        if (kernel.launch(arguments, grid, threads, shared_bytes)) return SUCCESS;
-        device.lost = true;
-        return LAUNCH_FAILED;
+        auto prepared = kernel.prepare(arguments, grid, threads, shared_bytes);
+        if (recording == nullptr) return run(device, prepared);
+        recording->push_back([=] { return with_device([&](Device& at) { return run(at, prepared); }); });
+        return SUCCESS;
     });
 }
 
@@ -166,6 +264,9 @@ const std::map<int, const char*> ERRORS = {
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+    {NOT_READY, "CUDA_ERROR_NOT_READY"},
+    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
 };
@@ -208,8 +309,19 @@ void pointsman_stub_overrun() {
     int token = 0, size = 16;
     const int* tokens = &token;
     void* arguments[] = {&to, &from, &tokens, &size};
-    emulation::launch(embed, arguments, {1, 1, 1}, emulation::WARP, 0);
+    emulation::prepare(embed, arguments, {1, 1, 1}, emulation::WARP, 0)();
 }
+
+// === For the other library ===
+
+// Does something now, or keeps it where launches are recorded.
+int pointsman_stub_do(std::function<int()>* does) {
+    if (recording == nullptr) return (*does)();
+    recording->push_back(*does);
+    return SUCCESS;
+}
+
+int pointsman_stub_wait() { return wait_for_all(); }
 
 // === The driver ===
 
@@ -294,11 +406,15 @@ int cuMemAlloc_v2(uint64_t* at, size_t bytes) { return allocate(at, bytes); }
 
 int cuMemAllocAsync(uint64_t* at, size_t bytes, void*) { return allocate(at, bytes); }
 
-int cuMemFree_v2(uint64_t at) { return give_back(at); }
+int cuMemFree_v2(uint64_t at) {
+    if (int refused = wait_for_all()) return refused;
+    return give_back(at);
+}
 
 int cuMemFreeAsync(uint64_t at, void*) { return give_back(at); }
 
 int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
+    if (int refused = wait_for_all()) return refused;
     return with_device([&](Device& device) -> int {
         *at = std::malloc(bytes);
         if (*at == nullptr) return OUT_OF_MEMORY;
@@ -308,6 +424,7 @@ int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
 }
 
 int cuMemFreeHost(void* at) {
+    if (int refused = wait_for_all()) return refused;
     return with_device([&](Device& device) -> int {
         if (device.pinned.erase(at) == 0) return INVALID_VALUE;
         std::free(at);
@@ -315,12 +432,12 @@ int cuMemFreeHost(void* at) {
     });
 }
 
-int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) {
-    return copy(to, reinterpret_cast<void*>(to), from, bytes);
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
+    return copy(to, reinterpret_cast<void*>(to), from, bytes, stream);
 }
 
-int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*) {
-    return copy(from, to, reinterpret_cast<void*>(from), bytes);
+int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
+    return copy(from, to, reinterpret_cast<void*>(from), bytes, stream);
 }
 
 int cuMemsetD8Async(uint64_t at, unsigned char byte, size_t bytes, void*) {
@@ -333,15 +450,93 @@ int cuMemsetD8Async(uint64_t at, unsigned char byte, size_t bytes, void*) {
 
 int cuStreamCreate(void** stream, unsigned) {
     return with_device([&](Device&) {
-        // Work is done when it is given, so all streams are the same.
-        *stream = reinterpret_cast<void*>(1);
+        *stream = new Stream();
         return SUCCESS;
     });
 }
 
-int cuStreamSynchronize(void*) { return cuCtxSynchronize(); }
+// Memory is not to be taken while a thread records: it would be another's when the record is run.
+int cuStreamBeginCapture_v2(void*, int) {
+    if (recording != nullptr) return INVALID_VALUE;
+    recording = new Graph();
+    std::lock_guard<std::mutex> guard(records_lock());
+    records()[recording] = true;
+    return SUCCESS;
+}
 
-int cuStreamDestroy_v2(void*) { return SUCCESS; }
+int cuStreamEndCapture(void*, void** graph) {
+    if (recording == nullptr) return INVALID_VALUE;
+    std::lock_guard<std::mutex> guard(records_lock());
+    bool is_whole = records()[recording];
+    records().erase(recording);
+    if (!is_whole) delete recording;
+    *graph = is_whole ? recording : nullptr;
+    recording = nullptr;
+    return is_whole ? SUCCESS : CAPTURE_INVALIDATED;
+}
+
+int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) {
+    *executable = new Graph(*static_cast<Graph*>(graph));
+    return SUCCESS;
+}
+
+int cuGraphLaunch(void* executable, void*) {
+    for (auto& does : *static_cast<Graph*>(executable)) {
+        if (int failed = does()) return failed;
+    }
+    return SUCCESS;
+}
+
+int cuGraphExecDestroy(void* executable) {
+    delete static_cast<Graph*>(executable);
+    return SUCCESS;
+}
+
+int cuGraphDestroy(void* graph) {
+    delete static_cast<Graph*>(graph);
+    return SUCCESS;
+}
+
+int cuStreamSynchronize(void* stream) {
+    if (int failed = stream_of(stream)->finish()) return failed;
+    return cuCtxSynchronize();
+}
+
+int cuStreamDestroy_v2(void* stream) {
+    delete stream_of(stream);
+    return SUCCESS;
+}
+
+int cuEventCreate(void** event, unsigned) {
+    *event = new Event();
+    return SUCCESS;
+}
+
+int cuEventDestroy_v2(void* event) {
+    delete static_cast<Event*>(event);
+    return SUCCESS;
+}
+
+int cuEventRecord(void* event, void* stream) {
+    *static_cast<Event*>(event) = {stream_of(stream), stream_of(stream)->given};
+    return cuCtxSynchronize();
+}
+
+// Each look makes a copy that is waited for, and finds it under way.
+int cuEventQuery(void* handle) {
+    Event* event = static_cast<Event*>(handle);
+    Stream* stream = event->stream;
+    if (stream == nullptr || stream->done >= event->after) return SUCCESS;
+    if (int failed = stream->advance(stream->done + 1)) return failed;
+    return NOT_READY;
+}
+
+int cuEventSynchronize(void* handle) {
+    Event* event = static_cast<Event*>(handle);
+    return event->stream == nullptr ? SUCCESS : event->stream->advance(event->after);
+}
+
+int cuStreamWaitEvent(void*, void* event, unsigned) { return cuEventSynchronize(event); }
 
 int cuModuleLoadData(void** module, const void* ptx) {
     return with_device([&](Device&) {
@@ -351,6 +546,7 @@ int cuModuleLoadData(void** module, const void* ptx) {
 }
 
 int cuModuleUnload(void* module) {
+    if (int refused = wait_for_all()) return refused;
     delete static_cast<std::string*>(module);
     return SUCCESS;
 }

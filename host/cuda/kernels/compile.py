@@ -45,7 +45,9 @@ def main():
     log = text(library, program, library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog)
     sys.stderr.write(log)
     check(library, compiled)
-    sys.stdout.write(text(library, program, library.nvrtcGetPTXSize, library.nvrtcGetPTX))
+    ptx = text(library, program, library.nvrtcGetPTXSize, library.nvrtcGetPTX)
+    # The compiler leaves blanks where it inserts assembly.
+    sys.stdout.write("\n".join(line.rstrip() for line in ptx.split("\n")))
 
 
 main()

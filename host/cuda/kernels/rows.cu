@@ -1,4 +1,5 @@
-// What is done to each row alone. A block has a row, and its threads take every eighth number.
+// What is done to each row alone. A block has a row (x), or a part of it (y), and its threads take eight numbers
+// each at once.
 
 #include "common.cuh"
 
@@ -73,11 +74,13 @@ extern "C" __global__ void add_bias(bf16* rows, const float* bias, int size) {
     }
 }
 
-// Multiplies the SiLU of the first half of each row by its second half; `size` is half a row.
+// Multiplies the SiLU of the first half of each row by its second half; `size` is half a row. A thread has
+// eight numbers.
 extern "C" __global__ void silu_mul(bf16* out, const bf16* gate_up, int size) {
     u64 row = blockIdx.x;
     const bf16 *gates = gate_up + row * 2 * size, *ups = gates + size;
-    for EACH(i, size) {
+    int i = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
+    if (i < size) {
         Eight gate = load(gates + i), up = load(ups + i);
         for (int k = 0; k < 8; k++) {
             float x = widen(gate.at[k]);

@@ -1,6 +1,7 @@
 //! A model with its part of a device's KV pool.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cudarc::cublas::{CudaBlas, sys as blas};
@@ -8,7 +9,8 @@ use cudarc::cublas::{CudaBlas, sys as blas};
 use cudarc::driver::result::memset_d8_async;
 use cudarc::driver::{CudaSlice, CudaStream};
 use pointsman_engine::model::backend::{
-    Backend, Chunk, DeviceError, KvShape, SwapDirection, SwapTicket, SwapWait, SwapsAtOnce,
+    Backend, Chunk, DeviceError, KvShape, PossibleTokens, SwapDirection, SwapTicket, SwapWait,
+    TokenChoice, TokenChooser,
 };
 use pointsman_engine::model::config::LlamaConfig;
 use pointsman_engine::model::graph::{Activations, forward};
@@ -20,9 +22,12 @@ use pointsman_events::BlockCopy;
 use pointsman_events::BlockId;
 
 use crate::buffer::{Rows, address, alloc};
+use crate::choice::{Chooser, LogitRows};
 use crate::device::{ContextLife, CudaDevice};
-use crate::input::{DeviceInput, InputBatch};
-use crate::ops::{Attention, CudaOps};
+use crate::graphs::{Graphs, Launch, StepGraph, StepShape, quiet};
+use crate::input::{DeviceNumbers, InputAt, InputBatch};
+use crate::ops::{self, Attention, CudaOps};
+use crate::swaps::Swaps;
 use crate::weights::{self, DeviceModel};
 use crate::{blas_failed, failed};
 
@@ -34,17 +39,20 @@ pub struct CudaBackend {
     // Immutable.
     host: Arc<HostModel>,
     shape: KvShape,
-    life: Arc<ContextLife>,
+    /// As all that waits for the device when it ends, ended by `drop`.
+    life: ManuallyDrop<Arc<ContextLife>>,
     model: Arc<DeviceModel>,
     stream: Arc<CudaStream>,
-    blas: CudaBlas,
+    blas: ManuallyDrop<CudaBlas>,
     /// The memory of `blas`.
     _blas_memory: CudaSlice<u8>,
     // Owned state.
-    input: DeviceInput,
+    input: DeviceNumbers,
+    chooser: Chooser,
     attention: Attention,
     activations: Activations<Rows>,
-    swaps: SwapsAtOnce,
+    graphs: Graphs,
+    swaps: ManuallyDrop<Swaps>,
 }
 
 /// Bytes of memory that a token's keys and values take on a device.
@@ -82,8 +90,10 @@ impl CudaBackend {
                 shape.blocks_total, blocks.total, blocks.bytes
             )));
         }
+        let _quiet = quiet();
         let life = device.life()?;
         let stream = life.context.new_stream().map_err(failed)?;
+        let swaps = Swaps::new(&life)?;
         let on_device = life.model(&stream, &model)?;
         let handle = CudaBlas::new(Arc::clone(&stream)).map_err(blas_failed)?;
         let memory = alloc::<u8>(&stream, BLAS_BYTES)?;
@@ -94,15 +104,17 @@ impl CudaBackend {
         Ok(Self {
             host: model,
             shape,
-            life,
+            life: ManuallyDrop::new(life),
             model: on_device,
             stream,
-            blas: handle,
+            blas: ManuallyDrop::new(handle),
             _blas_memory: memory,
-            input: DeviceInput::default(),
+            input: DeviceNumbers::default(),
+            chooser: Chooser::default(),
             attention: Attention::default(),
             activations: Activations::default(),
-            swaps: SwapsAtOnce::default(),
+            graphs: Graphs::default(),
+            swaps: ManuallyDrop::new(swaps),
         })
     }
 
@@ -112,42 +124,96 @@ impl CudaBackend {
         logits.clear();
         let context = &self.life.context;
         context.bind_to_thread().map_err(failed)?;
-        let at = self.input.copy(&self.stream, &input)?;
+        let at = InputAt::copy(&mut self.input, &self.stream, &input)?;
+        self.chooser.expect(input.copied()..at.wanted);
         if at.rows == 0 {
             return Ok(());
         }
-        logits.resize(at.wanted * config.vocab_size, 0.0);
+        logits.resize(input.copied() * config.vocab_size, 0.0);
+        match ops::shape(config, &input, &at) {
+            Some(shape) => self.launch_shape(shape, &input, &at)?,
+            None => self.launch_each(&input, &at)?,
+        }
+        self.fetch(logits)?;
+        self.life.context.check_err().map_err(failed)
+    }
+
+    /// Launches a step of a shape that may have been recorded.
+    fn launch_shape(
+        &mut self,
+        shape: StepShape,
+        input: &InputBatch,
+        at: &InputAt,
+    ) -> Result<(), DeviceError> {
+        let addresses = self.addresses(at);
+        match self.graphs.find(shape, &addresses) {
+            Launch::Recorded(graph) => return graph.launch(),
+            Launch::Record => {}
+            Launch::EachAlone => {
+                self.launch_each(input, at)?;
+                let addresses = self.addresses(at);
+                self.graphs.remember(shape, addresses, None);
+                return Ok(());
+            }
+        }
+        let stream = Arc::clone(&self.stream);
+        match StepGraph::record(&stream, || self.launch_each(input, at)) {
+            Ok(graph) => {
+                graph.launch()?;
+                self.graphs.remember(shape, addresses, Some(graph));
+                Ok(())
+            }
+            // Somebody else had the driver wait for the whole device, or it is lost: the launches tell.
+            Err(_) => self.launch_each(input, at),
+        }
+    }
+
+    /// The addresses of all memory that steps use, but for weights and pool, which stay where they are.
+    fn addresses(&self, at: &InputAt) -> Vec<u64> {
+        let Attention { sums, stats } = &self.attention;
+        let rows = self.activations.all().into_iter().chain([sums, stats]);
+        let rows = rows.map(|rows| rows.address(&self.stream));
+        rows.chain([at.tokens]).collect()
+    }
+
+    /// Launches a step, one operation after the other.
+    fn launch_each(&mut self, input: &InputBatch, at: &InputAt) -> Result<(), DeviceError> {
         let mut ops = CudaOps {
-            config,
+            config: self.host.config(),
             slots: self.shape.tokens_per_block,
             module: &self.life.module,
             stream: &self.stream,
             blas: &self.blas,
             pool: address(&self.life.pool, &self.stream),
             angles: address(&self.model.angles, &self.stream),
-            input: &input,
-            at,
+            input,
+            at: at.clone(),
             attention: &mut self.attention,
             failed: None,
         };
         forward(&mut ops, &self.model.weights, &mut self.activations);
-        if let Some(error) = ops.failed {
-            return Err(error);
-        }
-        self.fetch(logits)?;
-        self.life.context.check_err().map_err(failed)
+        ops.failed.map_or(Ok(()), Err)
     }
 
-    /// Copies blocks, and waits until that is done.
-    fn copy(&mut self, direction: SwapDirection, copies: &[BlockCopy]) -> Result<(), DeviceError> {
+    fn choose_now(
+        &mut self,
+        choices: &[TokenChoice<'_>],
+        possible: PossibleTokens<'_>,
+    ) -> Result<Vec<Option<u32>>, DeviceError> {
         self.life.context.bind_to_thread().map_err(failed)?;
-        let pool = address(&self.life.pool, &self.stream);
-        let copies = (direction, copies);
-        self.life.arena.copy(&self.stream, pool, copies)?;
-        self.stream.synchronize().map_err(failed)
+        let rows = LogitRows {
+            address: self.activations.logits.address(&self.stream),
+            size: self.host.config().vocab_size,
+        };
+        let (module, stream) = (&self.life.module, &self.stream);
+        let chosen = self
+            .chooser
+            .choose((module, stream), rows, choices, possible)?;
+        self.life.context.check_err().map_err(failed)?;
+        Ok(chosen)
     }
 
-    /// Waits for the step, and copies its logits.
+    /// Copies logits, and waits for the step then; without any, whoever comes next waits.
     fn fetch(&mut self, logits: &mut [f32]) -> Result<(), DeviceError> {
         if let Some(memory) = self.activations.logits.memory()
             && !logits.is_empty()
@@ -157,12 +223,23 @@ impl CudaBackend {
             let numbers = numbers.ok_or_else(|| DeviceError("logits are missing".to_owned()))?;
             self.stream.memcpy_dtoh(&numbers, logits).map_err(failed)?;
         }
-        self.stream.synchronize().map_err(failed)
+        match self.chooser.is_expected() {
+            true => Ok(()),
+            false => self.stream.synchronize().map_err(failed),
+        }
     }
 }
 
 #[cfg(feature = "test-util")]
 impl WithPoison for CudaBackend {
+    /// A real cuBLAS may add in another order for another number of rows, and numbers have 8 bits.
+    fn deviation_max(&self) -> f32 {
+        match crate::emulation::is_on_device() {
+            true => 0.05,
+            false => 0.0,
+        }
+    }
+
     fn poison(&mut self, blocks: &[BlockId]) {
         let token = kv_bytes_per_token(self.host.config());
         let bytes = token * u64::from(self.shape.tokens_per_block);
@@ -175,6 +252,18 @@ impl WithPoison for CudaBackend {
             let filled = unsafe { memset_d8_async(at, 0xff, len, stream) };
             filled.expect("memory can be filled");
         }
+    }
+}
+
+impl Drop for CudaBackend {
+    fn drop(&mut self) {
+        let _quiet = quiet();
+        // SAFETY: nothing uses them afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.swaps) };
+        // SAFETY: the same.
+        unsafe { ManuallyDrop::drop(&mut self.blas) };
+        // SAFETY: the same.
+        unsafe { ManuallyDrop::drop(&mut self.life) };
     }
 }
 
@@ -211,19 +300,41 @@ impl Backend for CudaBackend {
         done
     }
 
+    fn chooser(&mut self) -> Option<&mut dyn TokenChooser> {
+        Some(self)
+    }
+
     fn swap(
         &mut self,
         direction: SwapDirection,
         copies: &[BlockCopy],
     ) -> Result<SwapTicket, DeviceError> {
-        let done = self.copy(direction, copies);
+        let begun = self.swaps.begin(&self.stream, (direction, copies));
+        if begun.is_err() {
+            self.life.lose();
+        }
+        begun
+    }
+
+    fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
+        let done = self.swaps.done(wait);
         if done.is_err() {
             self.life.lose();
         }
-        done.map(|()| self.swaps.count())
+        done
     }
+}
 
-    fn swapped(&mut self, _wait: SwapWait) -> Result<SwapTicket, DeviceError> {
-        Ok(self.swaps.last())
+impl TokenChooser for CudaBackend {
+    fn choose(
+        &mut self,
+        choices: &[TokenChoice<'_>],
+        possible: PossibleTokens<'_>,
+    ) -> Result<Vec<Option<u32>>, DeviceError> {
+        let chosen = self.choose_now(choices, possible);
+        if chosen.is_err() {
+            self.life.lose();
+        }
+        chosen
     }
 }

@@ -33,6 +33,8 @@ pub enum ThreadOrder {
     Shuffled(u32),
 }
 
+/// The variable by which tests run on a real device.
+const ON_DEVICE: &str = "POINTSMAN_CUDA_TESTS";
 /// The variable with which a process of [`sanitized`] is started.
 const SANITIZED: &str = "POINTSMAN_EMULATION_SANITIZED";
 
@@ -42,6 +44,23 @@ pub struct Emulation {
     driver: Library,
     _blas: Library,
     folder: PathBuf,
+}
+
+/// Has this process find a device to test on: the emulation, or where `POINTSMAN_CUDA_TESTS=device` is set, the
+/// real one.
+///
+/// # Panics
+/// As [`install`].
+pub fn provide() {
+    if !is_on_device() {
+        install();
+    }
+}
+
+/// Returns true where tests are to run on a real device.
+#[must_use]
+pub fn is_on_device() -> bool {
+    std::env::var_os(ON_DEVICE).is_some_and(|value| value == "device")
 }
 
 /// Has this process find the emulation in place of a driver.
@@ -87,6 +106,8 @@ pub fn sanitized(tests: &[&str]) -> Command {
     );
     let mut command = Command::new(std::env::current_exe().expect("a program knows its file"));
     command.env("LD_PRELOAD", library).env(SANITIZED, "1");
+    // Nothing is seen of what a real device does.
+    command.env_remove(ON_DEVICE);
     command.env("ASAN_OPTIONS", "detect_leaks=0");
     command.arg("--exact").args(tests);
     command

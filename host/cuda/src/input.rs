@@ -10,6 +10,11 @@ use pointsman_engine::model::config::LlamaConfig;
 use crate::buffer::{address, alloc};
 use crate::failed;
 
+/// Queries in a tile: rows of the matrices that a device multiplies at once.
+const TILE_QUERIES: usize = 16;
+/// Numbers by which a tile is told.
+const TILE_NUMBERS: usize = 3;
+
 /// A step in this machine's memory.
 #[derive(Debug, Default)]
 pub(crate) struct InputBatch {
@@ -17,14 +22,38 @@ pub(crate) struct InputBatch {
     pub(crate) positions: Vec<i32>,
     /// The place in `tables` at which the block table of each row's sequence begins.
     starts: Vec<i32>,
-    /// Indexes of the rows whose logits are wanted.
+    /// Indexes of the rows whose logits are wanted: first of those that are copied, then of those that stay.
     last: Vec<i32>,
+    /// Number of the former.
+    copied: usize,
     tables: Vec<i32>,
+    /// The tiles of chunks that are one tile.
+    few: Tiles,
+    /// The tiles of longer chunks.
+    many: Tiles,
 }
 
-/// A step on the device.
+/// Parts of chunks, whose queries to one head of keys are a matrix.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tiles {
+    /// Of each tile its first row, the number of its rows, and its place among the rows of these tiles.
+    numbers: Vec<i32>,
+    /// The rows of the tiles.
+    rows: Vec<i32>,
+}
+
+/// The addresses of tiles on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TilesAt {
+    tiles: u64,
+    rows: u64,
+    /// Number of tiles.
+    pub(crate) count: usize,
+}
+
+/// Numbers on the device, in parts.
 #[derive(Debug, Default)]
-pub(crate) struct DeviceInput {
+pub(crate) struct DeviceNumbers {
     numbers: Option<CudaSlice<i32>>,
 }
 
@@ -36,6 +65,8 @@ pub(crate) struct InputAt {
     pub(crate) starts: u64,
     pub(crate) last: u64,
     pub(crate) tables: u64,
+    pub(crate) few: TilesAt,
+    pub(crate) many: TilesAt,
     /// Number of rows.
     pub(crate) rows: usize,
     /// Number of rows whose logits are wanted.
@@ -49,6 +80,7 @@ impl InputBatch {
     /// If a chunk breaks its contract.
     pub(crate) fn new(chunks: &[Chunk<'_>], config: &LlamaConfig, shape: KvShape) -> Self {
         let mut input = Self::default();
+        let mut kept = Vec::new();
         for chunk in chunks {
             chunk.check(config, shape);
             let start = as_i32(input.tables.len());
@@ -62,34 +94,126 @@ impl InputBatch {
             match chunk.logits {
                 Logits::None => {}
                 Logits::Last => input.last.push(as_i32(input.tokens.len() - 1)),
+                Logits::Kept => kept.push(as_i32(input.tokens.len() - 1)),
+            }
+            let (tokens, count) = (HeadParts::of(config).tokens(), chunk.tokens.len());
+            let first = input.tokens.len() - count;
+            match count <= tokens {
+                true => input.few.push(first, count, tokens),
+                false => input.many.push(first, count, tokens),
             }
         }
+        input.copied = input.last.len();
+        input.last.append(&mut kept);
         input
     }
 
-    /// The most positions that a row of these sees.
-    pub(crate) fn seen_max(&self, rows: Range<usize>) -> usize {
-        let last = self.positions[rows].iter().max();
-        last.map_or(0, |position| position.unsigned_abs() as usize + 1)
+    /// Number of rows of logits that are copied from the device; those that stay come after them.
+    pub(crate) fn copied(&self) -> usize {
+        self.copied
+    }
+
+    /// The tiles of chunks that are one tile.
+    pub(crate) fn few(&self) -> &Tiles {
+        &self.few
+    }
+
+    /// Number of pieces of so many positions for which there is to be room for rows of chunks that are one
+    /// tile: a power of two, so that it is seldom another than in the step before.
+    pub(crate) fn pieces(&self, piece: usize) -> usize {
+        let rows = self.few.rows.iter();
+        let positions = rows.map(|row| self.positions[row.unsigned_abs() as usize]);
+        let seen = positions
+            .max()
+            .map_or(0, |last| last.unsigned_abs() as usize + 1);
+        seen.div_ceil(piece).next_power_of_two()
     }
 }
 
-impl DeviceInput {
-    /// Copies a step to the device.
-    pub(crate) fn copy(
+/// The heads that share a head of keys, in parts that have room in a tile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadParts {
+    /// Number of parts.
+    pub(crate) count: usize,
+    /// Heads in a part; the last one may have fewer.
+    pub(crate) heads: usize,
+}
+
+impl HeadParts {
+    /// The parts of a model's heads.
+    pub(crate) fn of(config: &LlamaConfig) -> Self {
+        let group = config.group_size();
+        let count = group.div_ceil(TILE_QUERIES);
+        let heads = group.div_ceil(count);
+        Self { count, heads }
+    }
+
+    /// Tokens of a tile.
+    pub(crate) fn tokens(self) -> usize {
+        TILE_QUERIES / self.heads
+    }
+}
+
+impl Tiles {
+    /// Appends the tiles of `count` rows from `first` on, of so many tokens each.
+    fn push(&mut self, first: usize, count: usize, tokens: usize) {
+        for start in (first..first + count).step_by(tokens) {
+            let rows = tokens.min(first + count - start);
+            self.numbers
+                .extend([start, rows, self.rows.len()].map(as_i32));
+            self.rows.extend((start..start + rows).map(as_i32));
+        }
+    }
+
+    /// The tiles at these addresses.
+    fn at(&self, tiles: u64, rows: u64) -> TilesAt {
+        TilesAt {
+            tiles,
+            rows,
+            count: self.len(),
+        }
+    }
+
+    /// Number of tiles.
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len() / TILE_NUMBERS
+    }
+
+    /// The place of a tile's first row among the rows of the tiles; after the last tile, their number.
+    pub(crate) fn place(&self, tile: usize) -> usize {
+        let place = self.numbers.get(tile * TILE_NUMBERS + 2);
+        place.map_or(self.rows.len(), |place| place.unsigned_abs() as usize)
+    }
+
+    /// As many tiles from `first` on as have up to `rows` rows together, but one at least.
+    pub(crate) fn part(&self, first: usize, rows: usize) -> Range<usize> {
+        let fits = |end: &usize| self.place(*end) - self.place(first) <= rows;
+        let ends = first + 2..=self.len();
+        let end = ends.take_while(fits).last();
+        first..end.unwrap_or(first + 1)
+    }
+}
+
+impl TilesAt {
+    /// The address of a tile.
+    pub(crate) fn tile(&self, index: usize) -> u64 {
+        self.tiles + (index * TILE_NUMBERS * size_of::<i32>()) as u64
+    }
+
+    /// The address of the row of the tiles at this place.
+    pub(crate) fn row(&self, place: usize) -> u64 {
+        self.rows + (place * size_of::<i32>()) as u64
+    }
+}
+
+impl DeviceNumbers {
+    /// Copies parts to the device, and returns their addresses.
+    pub(crate) fn copy<const N: usize>(
         &mut self,
         stream: &Arc<CudaStream>,
-        input: &InputBatch,
-    ) -> Result<InputAt, DeviceError> {
-        let InputBatch {
-            tokens,
-            positions,
-            starts,
-            last,
-            tables,
-        } = input;
-        let parts = [tokens, positions, starts, last, tables];
-        let numbers: Vec<i32> = parts.into_iter().flatten().copied().collect();
+        parts: [&[i32]; N],
+    ) -> Result<[u64; N], DeviceError> {
+        let numbers = parts.concat();
         let room = self.numbers.as_ref().map_or(0, CudaSlice::len);
         if room < numbers.len() {
             self.numbers = None;
@@ -101,19 +225,56 @@ impl DeviceInput {
             stream.memcpy_htod(&numbers, &mut part).map_err(failed)?;
             at = address(memory, stream);
         }
-        let mut part = |part: &Vec<i32>| {
+        Ok(parts.map(|part| {
             let here = at;
-            at += (part.len() * size_of::<i32>()) as u64;
+            at += size_of_val(part) as u64;
             here
-        };
-        Ok(InputAt {
-            tokens: part(tokens),
-            positions: part(positions),
-            starts: part(starts),
-            last: part(last),
-            tables: part(tables),
-            rows: tokens.len(),
-            wanted: last.len(),
+        }))
+    }
+}
+
+impl InputAt {
+    /// Copies a step to the device.
+    pub(crate) fn copy(
+        numbers: &mut DeviceNumbers,
+        stream: &Arc<CudaStream>,
+        input: &InputBatch,
+    ) -> Result<Self, DeviceError> {
+        let (few, many) = (&input.few, &input.many);
+        let parts = [
+            &input.tokens,
+            &input.positions,
+            &input.starts,
+            &input.last,
+            &few.numbers,
+            &few.rows,
+            &many.numbers,
+            &many.rows,
+            // The last: steps of the same shape have everything else in the same places.
+            &input.tables,
+        ];
+        let parts = parts.map(Vec::as_slice);
+        let [
+            tokens,
+            positions,
+            starts,
+            last,
+            few_tiles,
+            few_rows,
+            many_tiles,
+            many_rows,
+            tables,
+        ] = numbers.copy(stream, parts)?;
+        Ok(Self {
+            tokens,
+            positions,
+            starts,
+            last,
+            tables,
+            few: few.at(few_tiles, few_rows),
+            many: many.at(many_tiles, many_rows),
+            rows: input.tokens.len(),
+            wanted: input.last.len(),
         })
     }
 }

@@ -27,13 +27,18 @@
 mod arena;
 mod backend;
 mod buffer;
+#[cfg(feature = "test-util")]
+pub mod ceilings;
+mod choice;
 mod device;
 #[cfg(feature = "test-util")]
 pub mod emulation;
+mod graphs;
 mod input;
 pub mod module;
 mod ops;
 pub mod probe;
+mod swaps;
 mod weights;
 
 pub use backend::{BLAS_BYTES, CudaBackend, kv_bytes_per_token};

@@ -27,10 +27,16 @@ pub enum Kernel {
     AddBias,
     NormHeads,
     RopeWriteKv,
-    Attention,
+    AttentionSplit32,
+    AttentionSplit64,
+    AttentionSplit128,
+    AttentionWhole32,
+    AttentionWhole64,
+    AttentionWhole128,
     AttentionMerge,
     SiluMul,
     LastRows,
+    Choose,
 }
 
 /// An argument of a launch.
@@ -49,8 +55,6 @@ pub(crate) enum Arg {
 pub(crate) struct Grid {
     pub(crate) blocks: (usize, usize, usize),
     pub(crate) threads: u32,
-    /// Bytes of shared memory that the launch asks for.
-    pub(crate) shared_bytes: usize,
 }
 
 /// The kernels, loaded into a context.
@@ -72,17 +76,23 @@ pub enum Parameter {
 
 impl Kernel {
     /// All kernels, each at the place of its number.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 16] = [
         Self::Embed,
         Self::RmsNorm,
         Self::AddRmsNorm,
         Self::AddBias,
         Self::NormHeads,
         Self::RopeWriteKv,
-        Self::Attention,
+        Self::AttentionSplit32,
+        Self::AttentionSplit64,
+        Self::AttentionSplit128,
+        Self::AttentionWhole32,
+        Self::AttentionWhole64,
+        Self::AttentionWhole128,
         Self::AttentionMerge,
         Self::SiluMul,
         Self::LastRows,
+        Self::Choose,
     ];
 
     /// The name in the PTX.
@@ -95,10 +105,16 @@ impl Kernel {
             Self::AddBias => "add_bias",
             Self::NormHeads => "norm_heads",
             Self::RopeWriteKv => "rope_write_kv",
-            Self::Attention => "attention",
+            Self::AttentionSplit32 => "attention_split_32",
+            Self::AttentionSplit64 => "attention_split_64",
+            Self::AttentionSplit128 => "attention_split_128",
+            Self::AttentionWhole32 => "attention_whole_32",
+            Self::AttentionWhole64 => "attention_whole_64",
+            Self::AttentionWhole128 => "attention_whole_128",
             Self::AttentionMerge => "attention_merge",
             Self::SiluMul => "silu_mul",
             Self::LastRows => "last_rows",
+            Self::Choose => "choose",
         }
     }
 
@@ -147,7 +163,8 @@ impl Module {
     }
 
     /// Has `stream` run a kernel. Addresses must be of memory that is large enough, and which lives
-    /// until the stream has come to its end. Arguments that are not the kernel's are refused.
+    /// until the stream has come to its end. Without blocks nothing is launched. Arguments that are not the
+    /// kernel's are refused.
     pub(crate) fn launch(
         &self,
         stream: &CudaStream,
@@ -164,8 +181,11 @@ impl Module {
             )));
         }
         let (x, y, z) = grid.blocks;
-        let [x, y, z, shared] = [x, y, z, grid.shared_bytes].map(|size| u32::try_from(size).ok());
-        let (Some(x), Some(y), Some(z), Some(shared_mem_bytes)) = (x, y, z, shared) else {
+        if x * y * z == 0 {
+            return Ok(());
+        }
+        let [x, y, z] = [x, y, z].map(|size| u32::try_from(size).ok());
+        let (Some(x), Some(y), Some(z)) = (x, y, z) else {
             return Err(DeviceError(format!(
                 "{}: {} blocks are beyond a launch",
                 kernel.name(),
@@ -183,7 +203,7 @@ impl Module {
         let config = LaunchConfig {
             grid_dim: (x, y, z),
             block_dim: (grid.threads, 1, 1),
-            shared_mem_bytes,
+            shared_mem_bytes: 0,
         };
         // SAFETY: the arguments have the number and types of the kernel's parameters, as checked
         // above; what lies behind the addresses is the caller's promise.

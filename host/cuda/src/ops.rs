@@ -13,7 +13,8 @@ use pointsman_engine::model::ops::Ops;
 
 use crate::blas_failed;
 use crate::buffer::{Rows, address};
-use crate::input::{InputAt, InputBatch, as_i32};
+use crate::graphs::StepShape;
+use crate::input::{HeadParts, InputAt, InputBatch, as_i32};
 use crate::module::{Arg, Grid, Kernel, Module};
 use crate::weights::DeviceMatrix;
 
@@ -21,15 +22,31 @@ use crate::weights::DeviceMatrix;
 const THREADS: u32 = 128;
 /// Threads that run together.
 const WARP: u32 = 32;
-/// Positions that a block of attention walks: so many that there is work, so few that a long sequence
-/// alone keeps a device busy. A row's pieces depend on its own position only, and so does its result.
-const PIECE: usize = 128;
-/// Positions in a tile, where their keys and values fit into shared memory.
-const TILE: usize = 64;
-/// Bytes of shared memory that every launch may have.
-const SHARED_BYTES: usize = 48 << 10;
+/// Such groups in a block of [`THREADS`].
+const WARPS: usize = (THREADS / WARP) as usize;
+/// Most threads of a block that has a row alone.
+const ROW_THREADS: u32 = 512;
+/// Numbers that a thread has at once.
+const STEP: usize = 8;
+/// Positions in a piece of attention, as `kernels/attention.cu` has it.
+const PIECE: usize = 64;
 /// Bytes for the sums of pieces: of more rows than fit, some are computed after the others.
-const SUMS_BYTES: usize = 64 << 20;
+const SUMS_BYTES: usize = 128 << 20;
+
+/// The widest heads for which there are kernels.
+pub(crate) const WIDTH_MAX: usize = 128;
+/// Kernels by the width of heads: 32, 64, 128.
+const SPLIT: [Kernel; 3] = [
+    Kernel::AttentionSplit32,
+    Kernel::AttentionSplit64,
+    Kernel::AttentionSplit128,
+];
+/// The same for chunks of many tokens.
+const WHOLE: [Kernel; 3] = [
+    Kernel::AttentionWhole32,
+    Kernel::AttentionWhole64,
+    Kernel::AttentionWhole128,
+];
 
 const BF16: usize = size_of::<u16>();
 const F32: usize = size_of::<f32>();
@@ -37,8 +54,8 @@ const F32: usize = size_of::<f32>();
 /// The memory that attention needs between its two kernels.
 #[derive(Debug, Default)]
 pub(crate) struct Attention {
-    sums: Rows,
-    stats: Rows,
+    pub(crate) sums: Rows,
+    pub(crate) stats: Rows,
 }
 
 pub(crate) struct CudaOps<'a> {
@@ -59,7 +76,7 @@ pub(crate) struct CudaOps<'a> {
 
 /// The type of a product's outputs.
 #[derive(Clone, Copy)]
-enum Outputs {
+pub(crate) enum Outputs {
     Bf16,
     F32,
 }
@@ -92,7 +109,7 @@ impl Ops for CudaOps<'_> {
                 Arg::Float(ops.config.rms_norm_eps),
                 int(size),
             ];
-            ops.launch(Kernel::RmsNorm, rows, &args)
+            ops.launch_wide(Kernel::RmsNorm, (rows, size), &args)
         });
     }
 
@@ -113,7 +130,7 @@ impl Ops for CudaOps<'_> {
                 Arg::Float(ops.config.rms_norm_eps),
                 int(size),
             ];
-            ops.launch(Kernel::AddRmsNorm, rows, &args)
+            ops.launch_wide(Kernel::AddRmsNorm, (rows, size), &args)
         });
     }
 
@@ -153,7 +170,6 @@ impl Ops for CudaOps<'_> {
             let grid = Grid {
                 blocks: (qkv.count, config.heads + config.kv_heads, 1),
                 threads: WARP,
-                shared_bytes: 0,
             };
             ops.module
                 .launch(ops.stream, Kernel::NormHeads, grid, &args)
@@ -167,27 +183,32 @@ impl Ops for CudaOps<'_> {
                 Arg::Address(ops.pool),
                 Arg::Address(ops.angles),
             ];
-            args.extend(ops.tables(0));
+            args.extend(ops.tables());
             args.extend(ops.heads(layer));
-            ops.launch(Kernel::RopeWriteKv, ops.at.rows, &args)
+            let pairs = ops.config.qkv_size() / 2;
+            let grid = Grid {
+                blocks: (ops.at.rows, pairs.div_ceil(THREADS as usize), 1),
+                threads: THREADS,
+            };
+            ops.module
+                .launch(ops.stream, Kernel::RopeWriteKv, grid, &args)
         });
     }
 
     fn attention(&mut self, layer: usize, qkv: &Rows, out: &mut Rows) {
         self.attempt(|ops| {
-            let config = ops.config;
-            let rows = ops.at.rows;
-            let row_bytes = config.q_size() * BF16;
-            let qkv = qkv.address(ops.stream);
-            let out = out.provide(ops.stream, rows, row_bytes)?;
+            let row_bytes = ops.config.q_size() * BF16;
+            let out = out.provide(ops.stream, ops.at.rows, row_bytes)?;
+            let at = (qkv.address(ops.stream), out);
+            ops.attend_many(layer, at)?;
+            let few = ops.input.few();
+            let pieces = ops.input.pieces(PIECE);
+            let rows_max = sums_rows_max(ops.config, pieces);
             let mut done = 0;
-            while done < rows {
-                let part = ops.attention_rows(done..rows);
-                let next = part.end;
-                let qkv = qkv + (done * config.qkv_size() * BF16) as u64;
-                let out = out + (done * row_bytes) as u64;
-                ops.attend(layer, part, (qkv, out))?;
-                done = next;
+            while done < few.len() {
+                let part = few.part(done, rows_max);
+                done = part.end;
+                ops.attend_few(layer, part, pieces, at)?;
             }
             Ok(())
         });
@@ -201,7 +222,11 @@ impl Ops for CudaOps<'_> {
                 ops.rows(gate_up),
                 int(size),
             ];
-            ops.launch(Kernel::SiluMul, rows, &args)
+            let grid = Grid {
+                blocks: (rows, size.div_ceil(STEP * THREADS as usize), 1),
+                threads: THREADS,
+            };
+            ops.module.launch(ops.stream, Kernel::SiluMul, grid, &args)
         });
     }
 
@@ -235,27 +260,40 @@ impl CudaOps<'_> {
         Arg::Address(address(memory, self.stream))
     }
 
-    /// Launches a kernel with a block for each row; nothing without rows, which a grid cannot be.
+    /// Launches a kernel with a block for each row.
     fn launch(&self, kernel: Kernel, rows: usize, args: &[Arg]) -> Result<(), DeviceError> {
-        if rows == 0 {
-            return Ok(());
-        }
         let grid = Grid {
             blocks: (rows, 1, 1),
             threads: THREADS,
-            shared_bytes: 0,
         };
         self.module.launch(self.stream, kernel, grid, args)
     }
 
-    /// The parts of the input by which rows from `first` on find their keys and values.
-    fn tables(&self, first: usize) -> [Arg; 3] {
-        let skipped = (first * size_of::<i32>()) as u64;
-        [
-            Arg::Address(self.at.positions + skipped),
-            Arg::Address(self.at.starts + skipped),
-            Arg::Address(self.at.tables),
-        ]
+    /// Launches a kernel with a block for each row of so many numbers, which its threads have at once, or
+    /// nearly.
+    fn launch_wide(
+        &self,
+        kernel: Kernel,
+        (rows, size): (usize, usize),
+        args: &[Arg],
+    ) -> Result<(), DeviceError> {
+        let threads = u32::try_from(size.div_ceil(STEP)).unwrap_or(ROW_THREADS);
+        let grid = Grid {
+            blocks: (rows, 1, 1),
+            threads: threads.next_multiple_of(WARP).min(ROW_THREADS),
+        };
+        self.module.launch(self.stream, kernel, grid, args)
+    }
+
+    /// The parts of the input by which rows find their keys and values.
+    fn tables(&self) -> [Arg; 3] {
+        let InputAt {
+            positions,
+            starts,
+            tables,
+            ..
+        } = self.at;
+        [positions, starts, tables].map(Arg::Address)
     }
 
     /// The shape of the pool, and the layer in it.
@@ -271,61 +309,84 @@ impl CudaOps<'_> {
         ]
     }
 
-    /// The first of these rows, as many as there is memory for the sums of.
-    fn attention_rows(&self, rows: Range<usize>) -> Range<usize> {
-        let pieces = self.input.seen_max(rows.clone()).div_ceil(PIECE);
-        let row_bytes = self.config.q_size() * pieces * F32;
-        let most = (SUMS_BYTES / row_bytes).max(1);
-        rows.start..rows.end.min(rows.start + most)
+    /// The shape of attention, from the queries on to the scale, with these arguments before the scale.
+    fn shape(&self, layer: usize, (qkv, tiles): (u64, u64), rest: [usize; 2]) -> Vec<Arg> {
+        let mut args = vec![Arg::Address(qkv), Arg::Address(self.pool)];
+        args.extend(self.tables());
+        args.push(Arg::Address(tiles));
+        args.extend(self.heads(layer));
+        args.extend(rest.map(int));
+        // Weights are powers of two.
+        let scale = std::f32::consts::LOG2_E / (self.config.head_dim as f32).sqrt();
+        args.push(Arg::Float(scale));
+        args
     }
 
-    /// Computes the attention of these rows; `at` has the addresses of their queries and outputs.
-    fn attend(
+    /// Computes the attention of chunks of many tokens; `at` has the addresses of queries and outputs.
+    fn attend_many(&self, layer: usize, at: (u64, u64)) -> Result<(), DeviceError> {
+        let (config, many) = (self.config, &self.at.many);
+        let parts = HeadParts::of(config);
+        let mut args = vec![Arg::Address(at.1)];
+        let rest = [many.count, parts.heads];
+        args.extend(self.shape(layer, (at.0, many.tile(0)), rest));
+        let grid = Grid {
+            blocks: (many.count.div_ceil(WARPS), config.kv_heads * parts.count, 1),
+            threads: THREADS,
+        };
+        let kernel = by_width(config, WHOLE);
+        self.module.launch(self.stream, kernel, grid, &args)
+    }
+
+    /// Computes the attention of these of the chunks of few tokens.
+    fn attend_few(
         &mut self,
         layer: usize,
-        rows: Range<usize>,
+        tiles: Range<usize>,
+        pieces: usize,
         at: (u64, u64),
     ) -> Result<(), DeviceError> {
-        let (config, count) = (self.config, rows.len());
-        let pieces = self.input.seen_max(rows.clone()).div_ceil(PIECE);
-        let heads = config.heads * pieces;
-        let Attention { sums, stats } = &mut *self.attention;
-        let sums = sums.provide(self.stream, count, heads * config.head_dim * F32)?;
-        let stats = stats.provide(self.stream, count, heads * 2 * F32)?;
-        let (sums, stats) = (Arg::Address(sums), Arg::Address(stats));
-        let tile = tile(config);
-        let mut args = vec![sums, stats, Arg::Address(at.0), Arg::Address(self.pool)];
-        args.extend(self.tables(rows.start));
-        args.extend(self.heads(layer));
-        args.extend([int(PIECE), int(tile)]);
-        args.push(Arg::Float(1.0 / (config.head_dim as f32).sqrt()));
+        let (config, few) = (self.config, &self.at.few);
+        let (first, end) = (
+            self.input.few().place(tiles.start),
+            self.input.few().place(tiles.end),
+        );
+        let (rows, sums) = (end - first, config.heads * pieces);
+        let Attention {
+            sums: memory,
+            stats,
+        } = &mut *self.attention;
+        let memory = memory.provide(self.stream, rows, sums * config.head_dim * F32)?;
+        let stats = stats.provide(self.stream, rows, sums * 2 * F32)?;
+        let (sums, stats) = (Arg::Address(memory), Arg::Address(stats));
+        let parts = HeadParts::of(config);
+        let mut args = vec![sums, stats];
+        let rest = [parts.heads, pieces];
+        args.extend(self.shape(layer, (at.0, few.tile(tiles.start)), rest));
+        let blocks = config.kv_heads * parts.count;
         let grid = Grid {
-            blocks: (count, config.kv_heads, pieces),
+            blocks: (tiles.len(), blocks, pieces.div_ceil(WARPS)),
             threads: THREADS,
-            shared_bytes: shared_bytes(config, tile),
         };
-        self.module
-            .launch(self.stream, Kernel::Attention, grid, &args)?;
+        let kernel = by_width(config, SPLIT);
+        self.module.launch(self.stream, kernel, grid, &args)?;
         let args = [
             Arg::Address(at.1),
             sums,
             stats,
+            Arg::Address(few.row(first)),
+            Arg::Address(self.at.positions),
             int(pieces),
             int(config.head_dim),
         ];
         let grid = Grid {
-            blocks: (count, config.heads, 1),
+            blocks: (rows, config.heads, 1),
             threads: THREADS,
-            shared_bytes: 0,
         };
         self.module
             .launch(self.stream, Kernel::AttentionMerge, grid, &args)
     }
 
     /// Multiplies `x` by the transpose of `weight`.
-    ///
-    /// cuBLAS takes matrices column by column: to it, rows of ours are columns, and the product is
-    /// computed as its transpose.
     fn product(
         &self,
         x: &Rows,
@@ -333,59 +394,83 @@ impl CudaOps<'_> {
         outputs: Outputs,
         out: &mut Rows,
     ) -> Result<(), DeviceError> {
-        let (c_type, bytes) = match outputs {
-            Outputs::Bf16 => (blas::cudaDataType_t::CUDA_R_16BF, BF16),
-            Outputs::F32 => (blas::cudaDataType_t::CUDA_R_32F, F32),
-        };
-        let out = out.provide(self.stream, x.count, weight.rows * bytes)?;
-        if x.count == 0 {
-            return Ok(());
-        }
-        let (one, zero) = (1.0_f32, 0.0_f32);
-        let input = blas::cudaDataType_t::CUDA_R_16BF;
-        let (m, n, k) = (as_i32(weight.rows), as_i32(x.count), as_i32(weight.cols));
-        // SAFETY: the addresses are of whole matrices of these sizes, which live until the stream has
-        // come to its end; the factors are read before the call returns.
-        let product = unsafe {
-            gemm_ex(
-                *self.blas.handle(),
-                blas::cublasOperation_t::CUBLAS_OP_T,
-                blas::cublasOperation_t::CUBLAS_OP_N,
-                m,
-                n,
-                k,
-                (&raw const one).cast(),
-                address(&weight.numbers, self.stream) as *const _,
-                input,
-                k,
-                x.address(self.stream) as *const _,
-                input,
-                k,
-                (&raw const zero).cast(),
-                out as *mut _,
-                c_type,
-                m,
-                blas::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                blas::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-            )
-        };
-        product.map_err(blas_failed)
+        multiply((self.blas, self.stream), x, weight, outputs, out)
     }
 }
 
-/// The positions in a tile: fewer where heads are so wide that their keys and values do not fit.
-fn tile(config: &LlamaConfig) -> usize {
-    let mut tile = TILE;
-    while shared_bytes(config, tile) > SHARED_BYTES && tile > 1 {
-        tile /= 2;
+/// Has a stream multiply `x` by the transpose of `weight`.
+///
+/// cuBLAS takes matrices column by column: to it, rows of ours are columns, and the product is computed as
+/// its transpose.
+pub(crate) fn multiply(
+    (handle, stream): (&CudaBlas, &Arc<CudaStream>),
+    x: &Rows,
+    weight: &DeviceMatrix,
+    outputs: Outputs,
+    out: &mut Rows,
+) -> Result<(), DeviceError> {
+    let (c_type, bytes) = match outputs {
+        Outputs::Bf16 => (blas::cudaDataType_t::CUDA_R_16BF, BF16),
+        Outputs::F32 => (blas::cudaDataType_t::CUDA_R_32F, F32),
+    };
+    let out = out.provide(stream, x.count, weight.rows * bytes)?;
+    if x.count == 0 {
+        return Ok(());
     }
-    tile
+    let (one, zero) = (1.0_f32, 0.0_f32);
+    let input = blas::cudaDataType_t::CUDA_R_16BF;
+    let (m, n, k) = (as_i32(weight.rows), as_i32(x.count), as_i32(weight.cols));
+    // SAFETY: the addresses are of whole matrices of these sizes, which live until the stream has
+    // come to its end; the factors are read before the call returns.
+    let product = unsafe {
+        gemm_ex(
+            *handle.handle(),
+            blas::cublasOperation_t::CUBLAS_OP_T,
+            blas::cublasOperation_t::CUBLAS_OP_N,
+            m,
+            n,
+            k,
+            (&raw const one).cast(),
+            address(&weight.numbers, stream) as *const _,
+            input,
+            k,
+            x.address(stream) as *const _,
+            input,
+            k,
+            (&raw const zero).cast(),
+            out as *mut _,
+            c_type,
+            m,
+            blas::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            blas::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+        )
+    };
+    product.map_err(blas_failed)
 }
 
-/// Bytes of shared memory that a block of attention takes, as `kernels/attention.cu` says.
-fn shared_bytes(config: &LlamaConfig, tile: usize) -> usize {
-    let group = config.group_size();
-    2 * tile * (config.head_dim + 8) * BF16 + group * (2 * config.head_dim + tile + 3) * F32
+/// Rows whose sums of so many pieces have room.
+fn sums_rows_max(config: &LlamaConfig, pieces: usize) -> usize {
+    SUMS_BYTES / (config.q_size() * pieces * F32)
+}
+
+/// The shape of a step, if another one of that shape launches the same: none that has chunks of many tokens, or
+/// whose attention is computed in parts.
+pub(crate) fn shape(config: &LlamaConfig, input: &InputBatch, at: &InputAt) -> Option<StepShape> {
+    let pieces = input.pieces(PIECE);
+    let is_one = at.many.count == 0 && at.rows <= sums_rows_max(config, pieces);
+    is_one.then_some(StepShape {
+        rows: at.rows,
+        wanted: at.wanted,
+        tiles: at.few.count,
+        pieces,
+    })
+}
+
+/// The kernel whose heads are as wide as the model's, or the least bit wider.
+fn by_width(config: &LlamaConfig, kernels: [Kernel; 3]) -> Kernel {
+    let widths = [32, 64, WIDTH_MAX];
+    let place = widths.iter().position(|width| config.head_dim <= *width);
+    kernels[place.unwrap_or(widths.len() - 1)]
 }
 
 fn int(value: usize) -> Arg {

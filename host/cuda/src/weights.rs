@@ -13,6 +13,7 @@ use pointsman_engine::model::weights::{Matrix, Values};
 
 use crate::buffer::alloc;
 use crate::failed;
+use crate::ops::WIDTH_MAX;
 
 /// The sizes of a model that the kernels take in steps of eight numbers.
 const STEP: usize = 8;
@@ -64,6 +65,13 @@ pub(crate) fn check(config: &LlamaConfig) -> Result<(), DeviceError> {
                  of {STEP}; serve it on the processors"
             )));
         }
+    }
+    let width = config.head_dim;
+    if width > WIDTH_MAX {
+        return Err(DeviceError(format!(
+            "a model whose head_dim is {width} is not for CUDA devices, whose kernels have heads of up to \
+             {WIDTH_MAX}; serve it on the processors"
+        )));
     }
     Ok(())
 }

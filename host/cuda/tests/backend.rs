@@ -27,7 +27,7 @@ fn backend(model: &Arc<HostModel>, shape: KvShape) -> CudaBackend {
 
 /// The same with so many blocks of host memory.
 fn backend_with_arena(model: &Arc<HostModel>, shape: KvShape, host: u32) -> CudaBackend {
-    emulation::install();
+    emulation::provide();
     let blocks = KvBlocks {
         host,
         ..shape.blocks(kv_bytes_per_token(model.config()))
@@ -54,7 +54,8 @@ fn shapes() -> Vec<Value> {
         base(json!({"num_key_value_heads": 4, "tie_word_embeddings": true})),
         base(json!({"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 64})),
         base(json!({"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 128})),
-        base(json!({"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 256})),
+        base(json!({"num_attention_heads": 17, "num_key_value_heads": 1, "head_dim": 8})),
+        base(json!({"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 96})),
         base(json!({"attention_bias": true, "mlp_bias": true, "rope_parameters": llama3})),
         base(json!({"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 1})),
     ]
@@ -164,7 +165,7 @@ fn a_step_of_nothing_gives_nothing() {
 
 #[test]
 fn a_model_that_the_kernels_cannot_compute_is_refused_by_its_size() {
-    emulation::install();
+    emulation::provide();
     let config = models::config(json!({"head_dim": 12}));
     let model = models::load(&config, &models::tensors(&config, 0), Dtype::BF16);
     let shape = KvShape {

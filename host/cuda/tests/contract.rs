@@ -10,7 +10,7 @@ use pointsman_executor::contract_suite;
 
 /// Makes a backend of the demo model, with a device's pool of its own.
 fn demo() -> Box<dyn Backend> {
-    emulation::install();
+    emulation::provide();
     let model = models::demo();
     let blocks = with_arena(kv_bytes_per_token(model.config()));
     let device = Arc::new(CudaDevice::new(0, blocks).expect("the emulation has a device"));

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use pointsman_cuda::emulation::{self, ThreadOrder};
 use pointsman_cuda::probe::{self, NoDevice};
 use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
-use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits};
+use pointsman_engine::model::backend::{
+    Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits, SwapDirection, SwapWait,
+};
 use pointsman_engine::test_util::models;
-use pointsman_events::BlockId;
+use pointsman_events::{BlockCopy, BlockId, HostBlockId};
 
 const SHAPE: KvShape = KvShape {
     tokens_per_block: 16,
@@ -36,10 +38,23 @@ fn backend(device: &CudaDevice) -> Result<CudaBackend, DeviceError> {
 }
 
 fn step(backend: &mut CudaBackend) -> Result<Vec<u32>, DeviceError> {
+    run(backend, &[5, 6, 7, 8, 9], (0, BlockId(2)))
+}
+
+/// The last token of [`step`] alone, whose sequence is in this block.
+fn step_in(backend: &mut CudaBackend, block: BlockId) -> Result<Vec<u32>, DeviceError> {
+    run(backend, &[9], (4, block))
+}
+
+fn run(
+    backend: &mut CudaBackend,
+    tokens: &[u32],
+    (start, block): (u32, BlockId),
+) -> Result<Vec<u32>, DeviceError> {
     let chunk = Chunk {
-        tokens: &[5, 6, 7, 8, 9],
-        start: 0,
-        blocks: &[BlockId(2)],
+        tokens,
+        start,
+        blocks: &[block],
         logits: Logits::Last,
     };
     let mut logits = Vec::new();
@@ -101,6 +116,33 @@ fn host_memory_is_pinned_for_a_life_and_given_back() {
     assert!(emulated.allocated() > pool_bytes() + host);
     drop(backend);
     assert_eq!(emulated.allocated(), 0);
+}
+
+#[test]
+fn copies_are_made_beside_steps() {
+    let _emulated = emulation::alone();
+    let with_arena = KvBlocks {
+        host: 3,
+        ..blocks()
+    };
+    let device = CudaDevice::new(0, with_arena).unwrap();
+    let mut backend = backend(&device).unwrap();
+    let row = step(&mut backend).unwrap();
+    let copies = |block| {
+        let copy = |place| BlockCopy {
+            host: HostBlockId(place),
+            block: BlockId(block + place),
+        };
+        [0, 1, 2].map(copy)
+    };
+    let out = backend.swap(SwapDirection::Out, &copies(2)).unwrap();
+    let back = backend.swap(SwapDirection::In, &copies(5)).unwrap();
+    // Nobody has looked for as long as it takes.
+    assert!(backend.swapped(SwapWait::No).unwrap() < out);
+    assert_eq!(step(&mut backend).unwrap(), row);
+    assert!(backend.swapped(SwapWait::No).unwrap() < out);
+    while backend.swapped(SwapWait::ForNext).unwrap() < back {}
+    assert_eq!(step_in(&mut backend, BlockId(5)).unwrap(), row);
 }
 
 #[test]

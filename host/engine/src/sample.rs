@@ -2,7 +2,10 @@
 //!
 //! Called by the step loop, once per generated token. In order: bias, penalties, temperature, min-p, top-k,
 //! top-p. The choice depends on [`Sampling`] and the sequence's tokens, and on nothing else: a sequence that
-//! goes on after a preemption, or elsewhere, draws as if nothing had happened.
+//! goes on after a preemption, or elsewhere, draws as if nothing had happened. Devices that choose tokens
+//! themselves ([`TokenChooser`](crate::model::backend::TokenChooser)) take [`Draw`] and [`Changes`] from here,
+//! and the same token by the same logits: among those kept, in the order of their ids, the one in whose part of
+//! all weight the random number falls.
 //!
 //! # Invariants
 //! All held by `sample/tests.rs`.
@@ -29,8 +32,7 @@ pub struct Sampler {
     candidates: Vec<Candidate>,
     /// A row of logits with bias and penalties.
     adjusted: Vec<f32>,
-    /// The times that each token came up; 0 between two choices.
-    counts: Vec<u32>,
+    changes: Changes,
 }
 
 /// The tokens of a sequence.
@@ -50,13 +52,54 @@ pub struct Logprobs<'a> {
     total: f64,
 }
 
+/// A random choice, as it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// The temperature; above 0, or the likeliest token is chosen.
+    pub temperature: f32,
+    /// Most tokens that are kept; 0: any number.
+    pub top_k: u32,
+    /// The share of all weight that those kept have at least; 1: all of it.
+    pub top_p: f32,
+    /// The part of the likeliest token's weight that others have at least.
+    pub min_p: f32,
+    /// The random number.
+    pub random: u64,
+}
+
+/// A token whose logit changes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LogitChange {
+    /// The token's id.
+    pub token: u32,
+    /// The number that is added to the logit.
+    pub bias: f32,
+    /// The times that the token was generated.
+    pub times: u32,
+    /// True if it came up, in the prompt or after it, and that is penalised.
+    pub came_up: bool,
+}
+
+/// A finder of the tokens whose logits change. Between two rows it keeps nothing but memory to work in.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Of each token its place in the list, from 1; 0 between two rows.
+    places: Vec<u32>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: u32,
     logit: f32,
-    /// A number proportional to the probability.
-    weight: f64,
+    /// A number in proportion to the probability.
+    weight: u64,
 }
+
+/// The weight of the likeliest token. Weights are whole numbers, so that sums of them are the same in any
+/// order.
+const UNIT: f64 = (1_u64 << 40) as f64;
+/// The logarithm of a weight so small that it is none.
+const NOTHING: f32 = -28.0;
 
 /// Number of candidates sorted at first in search of a nucleus: most nuclei are smaller.
 const NUCLEUS_GUESS: usize = 64;
@@ -70,80 +113,152 @@ impl Sampler {
         sampling: &Sampling,
         tokens: Tokens<'_>,
     ) -> Option<u32> {
-        let is_plain = sampling.logit_bias.is_empty() && sampling.penalties == Penalties::NONE;
-        if is_plain {
-            return self.draw(logits, sampling, tokens.generated.len());
+        let draw = Draw::new(sampling, tokens.generated.len());
+        let changes = self.changes.of(sampling, tokens, logits.len());
+        if changes.is_empty() {
+            return self.draw(logits, draw);
         }
         let mut adjusted = std::mem::take(&mut self.adjusted);
         adjusted.clear();
         adjusted.extend_from_slice(logits);
-        for (id, bias) in &sampling.logit_bias {
-            change(&mut adjusted, *id, |logit| logit + bias);
+        for change in &changes {
+            let logit = &mut adjusted[change.token as usize];
+            *logit = change.apply(*logit, sampling.penalties);
         }
-        self.penalise(&mut adjusted, sampling.penalties, tokens);
-        let chosen = self.draw(&adjusted, sampling, tokens.generated.len());
+        let chosen = self.draw(&adjusted, draw);
         self.adjusted = adjusted;
         chosen
     }
 
-    /// Takes from the logits of tokens that came up before.
-    fn penalise(&mut self, logits: &mut [f32], penalties: Penalties, tokens: Tokens<'_>) {
+    fn draw(&mut self, logits: &[f32], draw: Draw) -> Option<u32> {
+        let (likeliest, logit_max) = likeliest(logits)?;
+        let is_random = draw.temperature > 0.0 && logit_max.is_finite();
+        if !is_random {
+            return Some(likeliest);
+        }
+        self.weigh(logits, logit_max, draw);
+        let kept = top_k(&mut self.candidates, draw.top_k);
+        let kept = top_p(kept, draw.top_p);
+        kept.sort_unstable_by_key(|candidate| candidate.id);
+        Some(drawn(kept, draw.random))
+    }
+
+    /// Weighs the tokens that are likely enough.
+    fn weigh(&mut self, logits: &[f32], logit_max: f32, draw: Draw) {
+        let Draw {
+            temperature, min_p, ..
+        } = draw;
+        let scale = 1.0 / f64::from(temperature);
+        let possible = (0..).zip(logits).filter(|(_, logit)| is_possible(**logit));
+        let likely = possible.map(|(id, logit)| (id, logit, logit - logit_max));
+        let likely = likely.filter(|(_, _, below)| *below >= temperature * NOTHING);
+        let weighed = likely.map(|(id, logit, below)| {
+            let weight = (f64::from(below) * scale).exp();
+            let is_kept = weight >= f64::from(min_p);
+            Candidate {
+                id,
+                // There is one zero.
+                logit: logit + 0.0,
+                weight: if is_kept { whole(weight) } else { 0 },
+            }
+        });
+        self.candidates.clear();
+        self.candidates
+            .extend(weighed.filter(|candidate| candidate.weight > 0));
+    }
+}
+
+impl Draw {
+    /// The choice of the token after `generated` others.
+    #[must_use]
+    pub fn new(sampling: &Sampling, generated: usize) -> Self {
+        let is_all = sampling.top_p.is_nan() || sampling.top_p >= 1.0;
+        Self {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: if is_all { 1.0 } else { sampling.top_p },
+            // The likeliest is kept whatever is asked for.
+            min_p: sampling.min_p.min(1.0),
+            random: splitmix64(sampling.seed, generated as u64),
+        }
+    }
+}
+
+impl LogitChange {
+    /// Changes a logit: by the bias, then by the penalties for having come up.
+    fn apply(self, logit: f32, penalties: Penalties) -> f32 {
         let Penalties {
             repetition,
             frequency,
             presence,
         } = penalties;
-        let Tokens { prompt, generated } = tokens;
-        self.counts.resize(self.counts.len().max(logits.len()), 0);
-        let counts = &mut self.counts[..logits.len()];
-        for id in prompt.iter().chain(generated) {
-            if count(counts, *id) == 1 {
-                change(logits, *id, |logit| match logit > 0.0 {
-                    true => logit / repetition,
-                    false => logit * repetition,
+        let mut logit = logit + self.bias;
+        if self.came_up {
+            logit = match logit > 0.0 {
+                true => logit / repetition,
+                false => logit * repetition,
+            };
+        }
+        for time in 0..self.times {
+            let first = if time == 0 { presence } else { 0.0 };
+            logit = logit - frequency - first;
+        }
+        logit
+    }
+}
+
+impl Changes {
+    /// Lists the tokens whose logits change in a row of so many, each once.
+    pub fn of(
+        &mut self,
+        sampling: &Sampling,
+        tokens: Tokens<'_>,
+        count: usize,
+    ) -> Vec<LogitChange> {
+        let mut changes = Vec::new();
+        self.places.resize(self.places.len().max(count), 0);
+        let places = &mut self.places[..count];
+        for (id, bias) in &sampling.logit_bias {
+            note(places, &mut changes, *id, |change| change.bias += bias);
+        }
+        if sampling.penalties != Penalties::NONE {
+            for id in tokens.prompt {
+                note(places, &mut changes, *id, |change| change.came_up = true);
+            }
+            for id in tokens.generated {
+                note(places, &mut changes, *id, |change| {
+                    change.came_up = true;
+                    change.times += 1;
                 });
             }
         }
-        forget(counts, prompt);
-        forget(counts, generated);
-        for id in generated {
-            let times = count(counts, *id);
-            let first = if times == 1 { presence } else { 0.0 };
-            change(logits, *id, |logit| logit - frequency - first);
+        for change in &changes {
+            places[change.token as usize] = 0;
         }
-        forget(counts, generated);
+        changes
     }
+}
 
-    /// Returns the id of the token after `generated` others.
-    fn draw(&mut self, logits: &[f32], sampling: &Sampling, generated: usize) -> Option<u32> {
-        let (likeliest, logit_max) = likeliest(logits)?;
-        let is_random = sampling.temperature > 0.0 && logit_max.is_finite();
-        if !is_random {
-            return Some(likeliest);
-        }
-        self.weigh(logits, logit_max, sampling);
-        let kept = top_k(&mut self.candidates, sampling.top_k);
-        let kept = top_p(kept, sampling.top_p);
-        Some(draw(kept, uniform(sampling.seed, generated)))
-    }
-
-    /// Weighs the tokens that are likely enough.
-    fn weigh(&mut self, logits: &[f32], logit_max: f32, sampling: &Sampling) {
-        let possible = (0..).zip(logits).filter(|(_, logit)| is_possible(**logit));
-        let weighed = possible.map(|(id, &logit)| {
-            let scaled = f64::from(logit - logit_max) / f64::from(sampling.temperature);
-            Candidate {
-                id,
-                logit,
-                weight: scaled.exp(),
-            }
+/// Notes something of a token's change, if the row has the token.
+fn note(
+    places: &mut [u32],
+    changes: &mut Vec<LogitChange>,
+    id: u32,
+    noted: impl FnOnce(&mut LogitChange),
+) {
+    let Some(place) = places.get_mut(id as usize) else {
+        return;
+    };
+    if *place == 0 {
+        changes.push(LogitChange {
+            token: id,
+            bias: 0.0,
+            times: 0,
+            came_up: false,
         });
-        // The likeliest has weight 1, and is kept whatever is asked for.
-        let weight_min = f64::from(sampling.min_p).min(1.0);
-        self.candidates.clear();
-        self.candidates
-            .extend(weighed.filter(|candidate| candidate.weight >= weight_min));
+        *place = u32::try_from(changes.len()).expect("tokens are numbered in 32 bits");
     }
+    noted(&mut changes[*place as usize - 1]);
 }
 
 impl<'a> Logprobs<'a> {
@@ -177,7 +292,7 @@ impl<'a> Logprobs<'a> {
             .map(|(id, &logit)| Candidate {
                 id,
                 logit,
-                weight: 0.0,
+                weight: 0,
             })
             .collect();
         let count = (count as usize).min(candidates.len());
@@ -188,30 +303,6 @@ impl<'a> Logprobs<'a> {
         candidates.truncate(count);
         candidates.sort_unstable_by(by_likelihood);
         candidates.iter().map(|candidate| candidate.id).collect()
-    }
-}
-
-/// Changes the logit of a token, if the row has it.
-fn change(logits: &mut [f32], id: u32, changed: impl FnOnce(f32) -> f32) {
-    if let Some(logit) = logits.get_mut(id as usize) {
-        *logit = changed(*logit);
-    }
-}
-
-/// Counts a token that came up, and returns its count; 0 for one that the row has not.
-fn count(counts: &mut [u32], id: u32) -> u32 {
-    let Some(count) = counts.get_mut(id as usize) else {
-        return 0;
-    };
-    *count += 1;
-    *count
-}
-
-fn forget(counts: &mut [u32], ids: &[u32]) {
-    for id in ids {
-        if let Some(count) = counts.get_mut(*id as usize) {
-            *count = 0;
-        }
     }
 }
 
@@ -245,12 +336,11 @@ fn top_k(candidates: &mut [Candidate], k: u32) -> &mut [Candidate] {
 
 /// Keeps the fewest of the likeliest that together have at least the share `p`, but one at least.
 fn top_p(candidates: &mut [Candidate], p: f32) -> &mut [Candidate] {
-    if p.is_nan() || p >= 1.0 {
+    if p >= 1.0 {
         return candidates;
     }
-    let total: f64 = candidates.iter().map(|c| c.weight).sum();
-    let enough = total * f64::from(p);
-    let (mut sum, mut sorted, mut guess) = (0.0, 0, NUCLEUS_GUESS);
+    let enough = weight(candidates) as f64 * f64::from(p);
+    let (mut sum, mut sorted, mut guess) = (0, 0, NUCLEUS_GUESS);
     while sorted < candidates.len() {
         let rest = &mut candidates[sorted..];
         let next = guess.min(rest.len());
@@ -260,7 +350,7 @@ fn top_p(candidates: &mut [Candidate], p: f32) -> &mut [Candidate] {
         rest[..next].sort_unstable_by(by_likelihood);
         for (idx, candidate) in rest[..next].iter().enumerate() {
             sum += candidate.weight;
-            if sum >= enough {
+            if sum as f64 >= enough {
                 return &mut candidates[..=sorted + idx];
             }
         }
@@ -270,25 +360,32 @@ fn top_p(candidates: &mut [Candidate], p: f32) -> &mut [Candidate] {
     candidates
 }
 
-/// Draws one of `candidates`, among which the likeliest has weight 1, by a number in `[0, 1)`.
-fn draw(candidates: &[Candidate], uniform: f64) -> u32 {
-    let total: f64 = candidates.iter().map(|c| c.weight).sum();
-    let mut left = uniform * total;
-    let mut drawn = 0;
-    for candidate in candidates.iter().filter(|c| c.weight > 0.0) {
-        drawn = candidate.id;
+/// A weight of at most 1 as a whole number.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is between 0 and the unit"
+)]
+fn whole(weight: f64) -> u64 {
+    (weight * UNIT) as u64
+}
+
+/// The weight of all of these.
+fn weight(candidates: &[Candidate]) -> u64 {
+    candidates.iter().map(|candidate| candidate.weight).sum()
+}
+
+/// The first of `candidates`, never none, up to which they have more than the random part of all weight.
+fn drawn(candidates: &[Candidate], random: u64) -> u32 {
+    let product = u128::from(random) * u128::from(weight(candidates));
+    let mut left = (product >> 64) as u64;
+    for candidate in candidates {
         if left < candidate.weight {
-            break;
+            return candidate.id;
         }
         left -= candidate.weight;
     }
-    drawn
-}
-
-/// Returns a number in `[0, 1)`: the top 53 bits of output `index` of a [`splitmix64`] generator.
-fn uniform(seed: u64, index: usize) -> f64 {
-    const SCALE: f64 = 1.0 / (1_u64 << 53) as f64;
-    (splitmix64(seed, index as u64) >> 11) as f64 * SCALE
+    candidates.last().map_or(0, |candidate| candidate.id)
 }
 
 /// Returns output `index` of `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014) seeded with `seed`.

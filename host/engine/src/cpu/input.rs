@@ -66,7 +66,8 @@ impl InputBatch {
                 });
             }
             match chunk.logits {
-                Logits::None => {}
+                // The processors have no chooser of their own.
+                Logits::None | Logits::Kept => {}
                 Logits::Last => input.last.push(input.rows.len() - 1),
             }
         }

@@ -1,8 +1,10 @@
 //! The seam between the step loop and what computes: one model with its KV pool.
 
 use pointsman_events::{BlockCopy, BlockId};
+use pointsman_executor::job::Sampling;
 
 use super::config::LlamaConfig;
+use crate::sample::Tokens;
 
 /// Size of a KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,27 @@ pub enum Logits {
     None,
     /// The row after the last token, by which the next token is chosen.
     Last,
+    /// The same row, which stays on the device: its [`TokenChooser`] chooses by it. Only for a backend that has
+    /// one.
+    Kept,
+}
+
+/// The choice of a sequence's next token.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenChoice<'a> {
+    /// The parameters.
+    pub sampling: &'a Sampling,
+    /// The tokens of the sequence.
+    pub tokens: Tokens<'a>,
+}
+
+/// The tokens of a model that may be chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct PossibleTokens<'a> {
+    /// The first id that is none.
+    pub count: usize,
+    /// Ids below it that are none either, in any order.
+    pub missing: &'a [u32],
 }
 
 impl Chunk<'_> {
@@ -120,6 +143,24 @@ pub enum SwapWait {
     ForNext,
 }
 
+/// A device that chooses tokens by the rows of logits that are on it.
+pub trait TokenChooser {
+    /// Chooses a token by each row that the last step kept, in order, as
+    /// [`Sampler::choose`](crate::sample::Sampler::choose) does by its logits of `possible` tokens. The rows are
+    /// of no use afterwards.
+    ///
+    /// # Errors
+    /// If the device fails. The content of the pool is then lost.
+    ///
+    /// # Panics
+    /// If there are not as many choices as rows.
+    fn choose(
+        &mut self,
+        choices: &[TokenChoice<'_>],
+        possible: PossibleTokens<'_>,
+    ) -> Result<Vec<Option<u32>>, DeviceError>;
+}
+
 /// One model with its KV pool, on one device.
 pub trait Backend: Send {
     /// Logits in a row.
@@ -135,7 +176,7 @@ pub trait Backend: Send {
     fn context_tokens(&self) -> u32;
 
     /// Runs one step: writes the KV of every chunk into its blocks, and appends one row of
-    /// [`Self::vocab_size`] logits to `logits`, cleared first, for each chunk that wants them, in
+    /// [`Self::vocab_size`] logits to `logits`, cleared first, for each chunk that wants the [`Logits::Last`], in
     /// order. The values of a row depend on its own sequence only, bit by bit: not on what else
     /// is in the step, nor on how its prompt was cut.
     ///
@@ -146,6 +187,11 @@ pub trait Backend: Send {
     /// Before anything is written, if a chunk is wrong: empty, past the context or its own blocks,
     /// with a token outside the vocabulary or a block outside the pool.
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
+
+    /// The device's own chooser of tokens, if it has one.
+    fn chooser(&mut self) -> Option<&mut dyn TokenChooser> {
+        None
+    }
 
     /// Begins to copy blocks between the pool and the host arena of the device. What is copied out is as
     /// the steps before have left it. Until [`Self::swapped`] returns the ticket, nobody may read what is

@@ -131,6 +131,23 @@ pub struct Activations<A> {
     pub logits: A,
 }
 
+impl<A> Activations<A> {
+    /// All of them, in any order.
+    pub fn all(&self) -> [&A; 9] {
+        [
+            &self.hidden,
+            &self.normed,
+            &self.qkv,
+            &self.attended,
+            &self.delta,
+            &self.gate_up,
+            &self.gated,
+            &self.last,
+            &self.logits,
+        ]
+    }
+}
+
 /// Runs the step that `ops` was made for: writes its keys and values, and leaves its logits in
 /// `at.logits`.
 pub fn forward<O: Ops>(

@@ -41,7 +41,7 @@ use crate::model::backend::{DeviceError, Logits};
 use crate::sample::Sampler;
 
 pub use model::LoopModel;
-use running::{RunningSequence, Turn, TurnOutcome};
+use running::{RunningSequence, Turn, TurnOutcome, a_token};
 use swaps::LeavingSequence;
 
 /// The sequences of one life of an engine, and the models that compute them.
@@ -267,9 +267,15 @@ impl StepLoop {
         for (place, model) in self.models.iter_mut().enumerate() {
             let turns = turns.iter().map(|turn| (turn, &self.running[turn.idx]));
             let turns = turns.filter(|(_, running)| running.model() == place);
-            let chunks: Vec<_> = turns.map(|(turn, running)| running.chunk(turn)).collect();
+            let (mut chunks, mut choices) = (Vec::new(), Vec::new());
+            for (turn, running) in turns {
+                chunks.push(running.chunk(turn));
+                if turn.logits == Logits::Kept {
+                    choices.push(running.choice());
+                }
+            }
             if !chunks.is_empty() {
-                model.forward(&chunks)?;
+                model.forward(&chunks, &choices)?;
             }
         }
         self.steps += 1;
@@ -290,7 +296,10 @@ impl StepLoop {
         let shares = shares.into_iter().enumerate();
         shares
             .filter(|(_, tokens)| *tokens > 0)
-            .map(|(idx, tokens)| self.running[idx].turn(idx, tokens))
+            .map(|(idx, tokens)| {
+                let running = &self.running[idx];
+                running.turn(idx, tokens, &self.models[running.model()])
+            })
             .collect()
     }
 
@@ -302,18 +311,24 @@ impl StepLoop {
             let running = &mut self.running[turn.idx];
             let model = &mut models[running.model()];
             let mut progress = running.computed(turn, self.steps);
-            let mut outcome = TurnOutcome::GoesOn;
-            if turn.logits == Logits::Last {
-                let row = model.next_row();
-                outcome = match running.choose(&mut self.sampler, row) {
-                    Ok(token) => {
-                        progress.generated = 1;
+            let chosen = match turn.logits {
+                Logits::None => None,
+                Logits::Kept => Some(a_token(model.next_chosen())),
+                Logits::Last => {
+                    let row = model.next_row();
+                    let chosen = running.choose(&mut self.sampler, row);
+                    if let Ok(token) = chosen {
                         running.tell(token, row, model.text);
-                        running.accept(token, model.text, model.context_tokens)
                     }
-                    Err((retry, why)) => TurnOutcome::Failed(retry, why),
-                };
-            }
+                    Some(chosen)
+                }
+            };
+            progress.generated = u32::from(matches!(chosen, Some(Ok(_))));
+            let outcome = match chosen {
+                None => TurnOutcome::GoesOn,
+                Some(Ok(token)) => running.accept(token, model.text, model.context_tokens),
+                Some(Err((retry, why))) => TurnOutcome::Failed(retry, why),
+            };
             made.push(Made {
                 idx: turn.idx,
                 progress,

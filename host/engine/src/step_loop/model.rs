@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use pointsman_events::{BlockCopy, ModelId};
 
-use crate::model::backend::{Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait};
+use crate::model::backend::{
+    Backend, Chunk, DeviceError, PossibleTokens, SwapDirection, SwapTicket, SwapWait, TokenChoice,
+};
 use pointsman_text::ModelText;
 
 /// A model that an engine serves.
@@ -18,8 +20,12 @@ pub struct LoopModel {
     pub model: ModelId,
     text: Arc<ModelText>,
     backend: Box<dyn Backend>,
+    /// True if the device can choose tokens.
+    chooses: bool,
     /// Rows of logits of the last step.
     logits: Vec<f32>,
+    /// Tokens that the device chose in the last step.
+    chosen: Vec<Option<u32>>,
 }
 
 /// The rows of logits that a model made in a step, with what it takes to choose tokens by them.
@@ -30,17 +36,20 @@ pub(super) struct MadeRows<'a> {
     /// Tokens that have text: the rows may be longer.
     known_tokens: usize,
     rows: ChunksExactMut<'a, f32>,
+    chosen: std::slice::Iter<'a, Option<u32>>,
 }
 
 impl LoopModel {
     /// A model that has computed nothing yet.
     #[must_use]
-    pub fn new(model: ModelId, text: Arc<ModelText>, backend: Box<dyn Backend>) -> Self {
+    pub fn new(model: ModelId, text: Arc<ModelText>, mut backend: Box<dyn Backend>) -> Self {
         Self {
             model,
             text,
+            chooses: backend.chooser().is_some(),
             backend,
             logits: Vec::new(),
+            chosen: Vec::new(),
         }
     }
 
@@ -61,9 +70,32 @@ impl LoopModel {
         self.backend.context_tokens() as usize
     }
 
-    /// Computes the model's part of a step.
-    pub(super) fn forward(&mut self, chunks: &[Chunk<'_>]) -> Result<(), DeviceError> {
-        self.backend.forward(chunks, &mut self.logits)
+    /// Returns true if the device can choose tokens.
+    pub(super) fn can_choose(&self) -> bool {
+        self.chooses
+    }
+
+    /// Computes the model's part of a step; the device makes `choices` by the rows that it keeps.
+    pub(super) fn forward(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        choices: &[TokenChoice<'_>],
+    ) -> Result<(), DeviceError> {
+        self.backend.forward(chunks, &mut self.logits)?;
+        self.chosen.clear();
+        let possible = PossibleTokens {
+            count: self.known_tokens(),
+            missing: self.text.missing_ids(),
+        };
+        if let (Some(chooser), false) = (self.backend.chooser(), choices.is_empty()) {
+            self.chosen = chooser.choose(choices, possible)?;
+        }
+        Ok(())
+    }
+
+    /// Number of tokens that have text, or are missing among those that have: rows may be longer.
+    fn known_tokens(&self) -> usize {
+        self.backend.vocab_size().min(self.text.vocab_size())
     }
 
     /// Begins to copy blocks; without any, there is nothing to wait for.
@@ -88,14 +120,23 @@ impl LoopModel {
         let row_tokens = self.backend.vocab_size();
         MadeRows {
             context_tokens: self.context_tokens(),
-            known_tokens: row_tokens.min(self.text.vocab_size()),
+            known_tokens: self.known_tokens(),
             text: &self.text,
             rows: self.logits.chunks_exact_mut(row_tokens),
+            chosen: self.chosen.iter(),
         }
     }
 }
 
 impl<'a> MadeRows<'a> {
+    /// The next token that the device chose.
+    pub(super) fn next_chosen(&mut self) -> Option<u32> {
+        *self
+            .chosen
+            .next()
+            .expect("a choice for each row that was kept")
+    }
+
     /// The next row, in which no token is possible that has no text.
     pub(super) fn next_row(&mut self) -> &'a [f32] {
         let row = self.rows.next();

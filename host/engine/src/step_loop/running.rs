@@ -9,7 +9,8 @@ use pointsman_executor::job::JobState;
 use pointsman_executor::shares::Need;
 use pointsman_executor::text::Detokenizer;
 
-use crate::model::backend::{Chunk, Logits, SwapTicket};
+use super::LoopModel;
+use crate::model::backend::{Chunk, Logits, SwapTicket, TokenChoice};
 use crate::sample::{Logprobs, Sampler, Tokens};
 use pointsman_text::{FormError, FormMatcher, ModelText};
 
@@ -156,14 +157,24 @@ impl RunningSequence {
     }
 
     /// Makes the turn of the sequence at place `idx`, with `tokens` tokens.
-    pub(super) fn turn(&self, idx: usize, tokens: usize) -> Turn {
+    pub(super) fn turn(&self, idx: usize, tokens: usize, model: &LoopModel) -> Turn {
         let is_last = self.in_kv + tokens == self.sequence.tokens.len();
-        let logits = if is_last { Logits::Last } else { Logits::None };
+        let takes_any = self.form.is_none() && self.sequence.job.logprobs.is_none();
+        let logits = match is_last {
+            true if takes_any && model.can_choose() => Logits::Kept,
+            true => Logits::Last,
+            false => Logits::None,
+        };
         Turn {
             idx,
             tokens,
             logits,
         }
+    }
+
+    /// The choice of the next token.
+    pub(super) fn choice(&self) -> TokenChoice<'_> {
+        choice(&self.sequence)
     }
 
     pub(super) fn chunk(&self, turn: &Turn) -> Chunk<'_> {
@@ -191,7 +202,7 @@ impl RunningSequence {
         }
     }
 
-    /// Chooses the next token.
+    /// Chooses the next token by its row of logits.
     ///
     /// # Errors
     /// If none can be chosen.
@@ -200,24 +211,19 @@ impl RunningSequence {
         sampler: &mut Sampler,
         logits: &[f32],
     ) -> Result<u32, (RetryClass, String)> {
-        let job = &self.sequence.job;
-        let tokens = Tokens {
-            prompt: &job.prompt,
-            generated: self.sequence.generated(),
-        };
+        let TokenChoice { sampling, tokens } = choice(&self.sequence);
         let chosen = match &mut self.form {
-            None => sampler.choose(logits, &job.sampling, tokens),
+            None => sampler.choose(logits, sampling, tokens),
             Some(form) => {
                 let masked = form.mask(logits).map_err(broken_form)?;
-                let chosen = sampler.choose(&masked, &job.sampling, tokens);
+                let chosen = sampler.choose(&masked, sampling, tokens);
                 if let Some(token) = chosen {
                     form.accept(token).map_err(broken_form)?;
                 }
                 chosen
             }
         };
-        let none = "no token has a logit that is a number";
-        chosen.ok_or_else(|| (RetryClass::Elsewhere, none.to_owned()))
+        a_token(chosen)
     }
 
     /// Notes the probability of a token that was chosen, if the client asks for it.
@@ -295,6 +301,22 @@ impl RunningSequence {
             swapped_tokens: count(swapped_tokens),
         }
     }
+}
+
+fn choice(sequence: &JobState) -> TokenChoice<'_> {
+    TokenChoice {
+        sampling: &sequence.job.sampling,
+        tokens: Tokens {
+            prompt: &sequence.job.prompt,
+            generated: sequence.generated(),
+        },
+    }
+}
+
+/// The token that was chosen, or the end of a sequence for which none could be.
+pub(super) fn a_token(chosen: Option<u32>) -> Result<u32, (RetryClass, String)> {
+    let none = "no token has a logit that is a number";
+    chosen.ok_or_else(|| (RetryClass::Elsewhere, none.to_owned()))
 }
 
 /// The end of a sequence whose form cannot be kept to any more.

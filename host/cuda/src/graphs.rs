@@ -1,0 +1,130 @@
+//! Steps that are launched at once: what a step launches is recorded when a step of its shape comes again,
+//! and is one launch from then on.
+//!
+//! A recorded step is made for the addresses at which its memory was: once other memory is taken, it is
+//! forgotten. So that it takes none itself, a shape is run as it is first.
+//!
+//! While a thread records, no other may have a driver wait for all of a device: that breaks the record, and fails
+//! itself. What does so takes [`quiet`] first.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaGraph, CudaStream};
+use pointsman_engine::model::backend::DeviceError;
+
+use crate::failed;
+
+/// Most shapes that are remembered.
+const SHAPES_MAX: usize = 64;
+
+/// Keeps all threads from recording, or from what must not be done while one does: beginning and ending backends.
+pub(crate) fn quiet() -> MutexGuard<'static, ()> {
+    static QUIET: Mutex<()> = Mutex::new(());
+    QUIET.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The shape of a step: launches of two of the same shape differ in what is at their addresses only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepShape {
+    /// Number of rows.
+    pub(crate) rows: usize,
+    /// Number of rows whose logits are wanted.
+    pub(crate) wanted: usize,
+    /// Number of tiles of attention.
+    pub(crate) tiles: usize,
+    /// Number of pieces of attention for which there is room.
+    pub(crate) pieces: usize,
+}
+
+/// The shapes of a backend's last steps.
+#[derive(Debug, Default)]
+pub(crate) struct Graphs {
+    shapes: VecDeque<Remembered>,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    shape: StepShape,
+    /// The addresses of the memory that its steps use.
+    addresses: Vec<u64>,
+    graph: Option<StepGraph>,
+}
+
+/// A recorded step.
+pub(crate) struct StepGraph(CudaGraph);
+
+// SAFETY: a graph belongs to a context, not to a thread, and its backend alone uses it.
+unsafe impl Send for StepGraph {}
+
+/// The way in which a step is to be made.
+pub(crate) enum Launch<'a> {
+    /// As it was recorded.
+    Recorded(&'a StepGraph),
+    /// It is to be recorded, and then launched.
+    Record,
+    /// One launch after the other.
+    EachAlone,
+}
+
+impl Graphs {
+    /// Finds out how a step is to be made, whose memory is at these addresses.
+    pub(crate) fn find(&self, shape: StepShape, addresses: &[u64]) -> Launch<'_> {
+        let mut shapes = self.shapes.iter();
+        let known = shapes.find(|known| known.shape == shape && known.addresses == addresses);
+        match known.map(|known| &known.graph) {
+            Some(Some(graph)) => Launch::Recorded(graph),
+            Some(None) => Launch::Record,
+            None => Launch::EachAlone,
+        }
+    }
+
+    /// Remembers a step that was made, with its record if there is one.
+    pub(crate) fn remember(
+        &mut self,
+        shape: StepShape,
+        addresses: Vec<u64>,
+        graph: Option<StepGraph>,
+    ) {
+        self.shapes.retain(|known| known.shape != shape);
+        if self.shapes.len() == SHAPES_MAX {
+            self.shapes.pop_front();
+        }
+        self.shapes.push_back(Remembered {
+            shape,
+            addresses,
+            graph,
+        });
+    }
+}
+
+impl StepGraph {
+    /// Records what `launches` has a stream do, which is not done.
+    pub(crate) fn record(
+        stream: &Arc<CudaStream>,
+        launches: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<Self, DeviceError> {
+        let _quiet = quiet();
+        // Other threads may make steps meanwhile.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        stream.begin_capture(mode).map_err(failed)?;
+        let launched = launches();
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+        launched?;
+        let nothing = || DeviceError("CUDA: nothing of a step was recorded".to_owned());
+        graph.map_err(failed)?.map(Self).ok_or_else(nothing)
+    }
+
+    /// Has its stream do what was recorded.
+    pub(crate) fn launch(&self) -> Result<(), DeviceError> {
+        self.0.launch().map_err(failed)
+    }
+}
+
+impl fmt::Debug for StepGraph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepGraph").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! Tokens chosen on a device are those that the engine's sampler chooses by the same rows.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
+use pointsman_engine::model::backend::{
+    Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice, TokenChooser as _,
+};
+use pointsman_engine::sample::{Sampler, Tokens};
+use pointsman_engine::test_util::models;
+use pointsman_events::BlockId;
+use pointsman_executor::job::Sampling;
+use pointsman_executor::test_util::random_sampling;
+
+const SHAPE: KvShape = KvShape {
+    tokens_per_block: 16,
+    blocks_total: 8,
+};
+
+/// A sequence with the parameters by which its next token is chosen.
+struct Sequence {
+    prompt: Vec<u32>,
+    generated: Vec<u32>,
+    sampling: Sampling,
+}
+
+fn backend() -> CudaBackend {
+    emulation::provide();
+    let model = models::demo();
+    let blocks = SHAPE.blocks(kv_bytes_per_token(model.config()));
+    let device = CudaDevice::new(0, blocks).unwrap();
+    CudaBackend::new(&device, Arc::clone(&model), SHAPE).unwrap()
+}
+
+impl Sequence {
+    fn random(rng: &mut Rng, vocab_size: u32) -> Self {
+        let temperature = *rng.choice(&[0.0, 0.1, 0.7, 1.0, 2.0, 50.0]).unwrap();
+        let mut ids = |count| -> Vec<u32> { (0..count).map(|_| rng.u32(..vocab_size)).collect() };
+        let (prompt, generated) = (ids(6), ids(20));
+        let any = random_sampling(rng);
+        let plain = Sampling {
+            top_p: any.top_p,
+            ..Sampling::NEUTRAL
+        };
+        let fewer = Sampling {
+            top_k: 0,
+            min_p: 0.0,
+            ..any.clone()
+        };
+        let sampling = rng.choice([any, plain, fewer, Sampling::NEUTRAL]).unwrap();
+        Self {
+            prompt,
+            // Some come up more than once.
+            generated: [generated.as_slice(), &generated[..7]].concat(),
+            sampling: Sampling {
+                temperature,
+                seed: rng.u64(..),
+                ..sampling
+            },
+        }
+    }
+
+    fn choice(&self) -> TokenChoice<'_> {
+        TokenChoice {
+            sampling: &self.sampling,
+            tokens: Tokens {
+                prompt: &self.prompt,
+                generated: &self.generated,
+            },
+        }
+    }
+
+    fn chunk<'a>(&'a self, blocks: &'a [BlockId], logits: Logits) -> Chunk<'a> {
+        Chunk {
+            tokens: &self.prompt,
+            start: 0,
+            blocks,
+            logits,
+        }
+    }
+}
+
+/// The token that the sampler chooses by a row.
+fn expected(row: &[f32], sequence: &Sequence, possible: PossibleTokens<'_>) -> Option<u32> {
+    let mut row = row[..possible.count].to_vec();
+    for id in possible.missing {
+        row[*id as usize] = f32::NEG_INFINITY;
+    }
+    let TokenChoice { sampling, tokens } = sequence.choice();
+    Sampler::default().choose(&row, sampling, tokens)
+}
+
+/// Compares the choices for these sequences, which are in one step.
+fn compare(backend: &mut CudaBackend, sequences: &[Sequence], possible: PossibleTokens<'_>) {
+    let blocks: Vec<[BlockId; 1]> = (0..8).map(|block| [BlockId(block)]).collect();
+    let step = |logits| -> Vec<Chunk<'_>> {
+        let all = sequences.iter().zip(&blocks);
+        all.map(|(sequence, blocks)| sequence.chunk(blocks, logits))
+            .collect()
+    };
+    let (mut rows, mut copied) = (Vec::new(), Vec::new());
+    backend.forward(&step(Logits::Last), &mut rows).unwrap();
+    let mut chunks = step(Logits::Kept);
+    // One of them wants its row.
+    chunks[0].logits = Logits::Last;
+    backend.forward(&chunks, &mut copied).unwrap();
+    let size = backend.vocab_size();
+    assert_eq!(copied, rows[..size]);
+    let choices: Vec<TokenChoice<'_>> = sequences[1..].iter().map(Sequence::choice).collect();
+    let chosen = backend.choose(&choices, possible).unwrap();
+    let rows = rows.chunks(size).skip(1);
+    for ((sequence, row), token) in sequences[1..].iter().zip(rows).zip(chosen) {
+        let expected = expected(row, sequence, possible);
+        assert_eq!(token, expected, "{:?}", sequence.sampling);
+        assert!(token.is_some());
+    }
+}
+
+#[test]
+fn tokens_are_those_of_the_sampler() {
+    let mut backend = backend();
+    let vocab_size = backend.vocab_size();
+    let mut rng = Rng::with_seed(5);
+    for round in 0..40 {
+        let count = if round % 2 == 0 { vocab_size } else { 600 };
+        let missing: Vec<u32> = (0..round).map(|id| id * 13).collect();
+        let possible = PossibleTokens {
+            count,
+            missing: &missing,
+        };
+        let vocab_size = u32::try_from(vocab_size).unwrap();
+        let sequences: Vec<Sequence> = (0..6)
+            .map(|_| Sequence::random(&mut rng, vocab_size))
+            .collect();
+        compare(&mut backend, &sequences, possible);
+    }
+}
+
+#[test]
+fn where_no_token_can_come_up_none_is_chosen() {
+    let mut backend = backend();
+    let sequence = Sequence::random(&mut Rng::with_seed(1), 300);
+    let blocks = [BlockId(0)];
+    let chunk = sequence.chunk(&blocks, Logits::Kept);
+    backend.forward(&[chunk], &mut Vec::new()).unwrap();
+    let nothing = PossibleTokens {
+        count: 3,
+        missing: &[0, 1, 2],
+    };
+    let chosen = backend.choose(&[sequence.choice()], nothing).unwrap();
+    assert_eq!(chosen, [None]);
+}

@@ -1,0 +1,250 @@
+//! The benchmark `cuda`: models of random weights on a CUDA device, alone and under a whole server.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pointsman_core::BlockId;
+use pointsman_cuda::ceilings::Ceilings;
+use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
+use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
+use pointsman_engine::model::backend::{
+    Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice, TokenChooser as _,
+};
+use pointsman_engine::model::config::{Head, LlamaConfig};
+use pointsman_engine::model::dummy::Dummy;
+use pointsman_engine::model::files::ModelFiles;
+use pointsman_engine::model::host::HostModel;
+use pointsman_engine::sample::Tokens;
+use pointsman_executor::job::Sampling;
+use pointsman_server::config::{Config, DeviceConfig};
+use serde_json::json;
+
+use crate::client::streamed_chat;
+use crate::clock::clock;
+use crate::engine::{UnderLoad, under_load_of};
+use crate::serving::Serving;
+
+/// Tokens in a block.
+const TOKENS_PER_BLOCK: u32 = 16;
+/// Steps of a case that are not counted, and those of which the median counts.
+const STEPS: (usize, usize) = (4, 24);
+/// Seed of the weights.
+const SEED: u64 = 1;
+
+/// The architecture of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Architecture {
+    /// The name in tables.
+    pub name: &'static str,
+    hidden: u32,
+    inner: u32,
+    layers: u32,
+    heads: u32,
+    head_dim: u32,
+    is_tied: bool,
+}
+
+/// Llama 3.2 1B and Llama 3.1 8B.
+pub const ARCHITECTURES: [Architecture; 2] = [
+    Architecture {
+        name: "1B",
+        hidden: 2048,
+        inner: 8192,
+        layers: 16,
+        heads: 32,
+        head_dim: 64,
+        is_tied: true,
+    },
+    Architecture {
+        name: "8B",
+        hidden: 4096,
+        inner: 14336,
+        layers: 32,
+        heads: 32,
+        head_dim: 128,
+        is_tied: false,
+    },
+];
+
+/// A case: so many sequences with so many tokens each, of which `new` are computed in a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Number of sequences.
+    pub batch: u32,
+    /// Tokens that a sequence has before the step.
+    pub context: u32,
+    /// Tokens of each that the step computes.
+    pub new: u32,
+}
+
+/// A model on a device, with its KV pool.
+pub struct OnDevice {
+    backend: CudaBackend,
+    model: Arc<HostModel>,
+}
+
+impl std::fmt::Debug for OnDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.backend.fmt(f)
+    }
+}
+
+impl Architecture {
+    /// Writes the model's `config.json` into a folder.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<PathBuf> {
+        let config = json!({
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+            "hidden_size": self.hidden, "intermediate_size": self.inner,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": 8, "head_dim": self.head_dim, "vocab_size": 128_256,
+            "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
+            "tie_word_embeddings": self.is_tied, "bos_token_id": 1, "eos_token_id": 2,
+            "torch_dtype": "bfloat16",
+        });
+        let path = folder.join(format!("{}.json", self.name));
+        std::fs::write(&path, config.to_string())?;
+        Ok(path)
+    }
+}
+
+impl OnDevice {
+    /// Puts a model of random weights on the first device, with room for `tokens` tokens of KV.
+    ///
+    /// # Errors
+    /// If the device has no room for it.
+    pub fn new(config: &Path, tokens: u32) -> Result<Self> {
+        let files = ModelFiles::Dummy(Dummy::new(config, SEED));
+        let model = Arc::new(HostModel::load(&files)?);
+        let shape = KvShape {
+            tokens_per_block: TOKENS_PER_BLOCK,
+            blocks_total: tokens.div_ceil(TOKENS_PER_BLOCK),
+        };
+        let blocks = shape.blocks(kv_bytes_per_token(model.config()));
+        let device = CudaDevice::new(0, blocks)?;
+        let backend = CudaBackend::new(&device, Arc::clone(&model), shape)?;
+        Ok(Self { backend, model })
+    }
+
+    /// The median time of a step, from the tokens to the next ones: the likeliest, or drawn.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn step(&mut self, case: Case, sampling: &Sampling) -> Result<Duration> {
+        let each = (case.context + case.new).div_ceil(TOKENS_PER_BLOCK);
+        let tables: Vec<Vec<BlockId>> = (0..case.batch)
+            .map(|seq| (seq * each..(seq + 1) * each).map(BlockId).collect())
+            .collect();
+        let tokens: Vec<u32> = (0..case.new).map(|idx| idx * 7 % 1000).collect();
+        let chunks: Vec<Chunk<'_>> = tables
+            .iter()
+            .map(|blocks| Chunk {
+                tokens: &tokens,
+                start: case.context,
+                blocks,
+                logits: Logits::Kept,
+            })
+            .collect();
+        let choice = TokenChoice {
+            sampling,
+            tokens: Tokens {
+                prompt: &[],
+                generated: &[],
+            },
+        };
+        let choices = vec![choice; chunks.len()];
+        let possible = PossibleTokens {
+            count: self.backend.vocab_size(),
+            missing: &[],
+        };
+        let mut times = Vec::new();
+        for _ in 0..STEPS.0 + STEPS.1 {
+            let now = clock();
+            self.backend.forward(&chunks, &mut Vec::new())?;
+            self.backend.choose(&choices, possible)?;
+            times.push(now());
+        }
+        let counted = &mut times[STEPS.0..];
+        counted.sort_unstable();
+        Ok(counted[counted.len() / 2])
+    }
+
+    /// The least time that a step can take: that in which all it needs is read from memory, or in which its
+    /// products are computed, whichever is longer.
+    #[must_use]
+    pub fn least(&self, case: Case, ceilings: &Ceilings) -> Duration {
+        let config = self.model.config();
+        let (batch, new) = (f64::from(case.batch), f64::from(case.new));
+        let read = self.weights_read() + self.kv_read(case);
+        let matrices = (config.layers * layer_numbers(config)) as f64;
+        let head = (config.vocab_size * config.hidden_size) as f64;
+        // Each token sees those before it, half of the new ones on average.
+        let seen = f64::from(case.context) + new / 2.0;
+        let attention = 2.0 * (config.layers * config.q_size()) as f64 * seen;
+        let operations = 2.0 * batch * (new * (matrices + attention) + head);
+        let bandwidth = ceilings.read.max(ceilings.copied);
+        Duration::from_secs_f64((read / bandwidth).max(operations / ceilings.operations))
+    }
+
+    /// Bytes of weights that a step reads: all but the table of embeddings, of which it reads rows.
+    fn weights_read(&self) -> f64 {
+        let config = self.model.config();
+        let table = match config.head {
+            Head::Tied => 0,
+            Head::Own => config.vocab_size * config.hidden_size * 2,
+        };
+        (weight_bytes(config) - table as u64) as f64
+    }
+
+    fn kv_read(&self, case: Case) -> f64 {
+        let tokens = u64::from(case.batch) * u64::from(case.context + case.new);
+        (tokens * kv_bytes_per_token(self.model.config())) as f64
+    }
+}
+
+/// Numbers in the matrices of a layer.
+fn layer_numbers(config: &LlamaConfig) -> usize {
+    let attention = config.hidden_size * (config.qkv_size() + config.q_size());
+    attention + 3 * config.hidden_size * config.intermediate_size
+}
+
+/// Measures a server with the default policies that has the model on the first device, under `clients` clients
+/// in a closed loop, for `requests` requests of up to `tokens` tokens.
+///
+/// # Errors
+/// If the server does not start, or a request fails.
+pub async fn served(
+    config: &Path,
+    clients: usize,
+    requests: usize,
+    tokens: u32,
+) -> Result<UnderLoad> {
+    let name = config.file_stem().and_then(|stem| stem.to_str());
+    let name = name.context("a model has a name")?.to_owned();
+    let source = ModelSource::Dummy {
+        config: config.to_owned(),
+        seed: SEED,
+    };
+    let serving = Serving::start(|all: &mut Config| {
+        all.models = vec![ModelConfig::new(&name, source)];
+        all.devices = vec![DeviceConfig::with_cuda("gpu0", 0)];
+        let mut executor = ExecutorConfig::new(&name);
+        executor.terms.slots = u32::try_from(clients).unwrap_or(u32::MAX);
+        all.executors = vec![executor];
+    })
+    .await?;
+    let body = move |client: usize| {
+        let mut body = streamed_chat(&format!("Count from {client}."));
+        body["model"] = json!(name);
+        body["max_completion_tokens"] = json!(tokens);
+        body["ignore_eos"] = json!(true);
+        body
+    };
+    // The model is on the device when it has answered.
+    serving.client.stream(&body(0)).await?.finish().await?;
+    under_load_of(serving, (clients, requests), body).await
+}
