@@ -79,7 +79,7 @@ N = 0: the client is not there. The others' p95 of TTFT with it, as a multiple o
 const LENGTHS: &str = "
 ## Lengths of answers that nobody states
 
-Mean wait with four executors of `llm-d`: in order of arrival (`shortest-first,wait-per-token=0`), with lengths that `shortest-first` learns from
+Mean wait with four executors of `llm-d`: in order of arrival (`shortest-first,wait-per-token=0s`), with lengths that `shortest-first` learns from
 completions, and with lengths that clients state (`--lengths hinted`). The last column is the part of the way from the first to the third. Strikes are
 requests that the host placed because they had waited too long.
 
@@ -187,7 +187,7 @@ fn generated() -> [(&'static str, String, &'static str); 3] {
 /// Prints what is served in good time at the capacity of a fleet, and at three times as many requests.
 fn overload(out: &mut dyn Write) -> Result<()> {
     out.write_all(OVERLOAD.as_bytes())?;
-    for (rate, settings) in [(11, ""), (33, ""), (33, ",wait-max=500")] {
+    for (rate, settings) in [(11, ""), (33, ""), (33, ",wait-max=500ms")] {
         let good = goodput(rate, settings)?;
         writeln!(out, "| {rate} | {} | {good:.2} |", named(settings))?;
     }
@@ -302,7 +302,7 @@ fn lengths(out: &mut dyn Write, folder: &Path) -> Result<()> {
         (CONVERSATION, " --requests 3000 --speed-up 1.6"),
     ] {
         let workload = format!("{}{keys}", folder.join(trace).display());
-        let [by_arrival, _] = waited(&workload, "unknown", ",wait-per-token=0")?;
+        let [by_arrival, _] = waited(&workload, "unknown", ",wait-per-token=0s")?;
         let [learnt, strikes] = waited(&workload, "unknown", "")?;
         let [stated, _] = waited(&workload, "hinted", "")?;
         let way = 100.0 * (by_arrival - learnt) / (by_arrival - stated);

@@ -119,7 +119,11 @@ async fn ended_after_a_flood(share_lag: u32) -> Result<Vec<&'static str>> {
     const WAITING: usize = 6;
     let serving = Serving::start(|config| {
         two_tenants(config);
-        set(config, "aging", &json!({"share-lag": share_lag}));
+        set(
+            config,
+            "aging",
+            &json!({"share-lag": format!("{share_lag}s")}),
+        );
     })
     .await?;
     let [flood, calm] = ["flood", "calm"].map(|name| serving.client.with_key(name));
@@ -214,7 +218,7 @@ async fn a_client_that_a_policy_refuses_is_told_which_one() -> Result<()> {
 async fn a_client_that_is_displaced_is_told_when_to_come_back_by_the_policy() -> Result<()> {
     let serving = Serving::start(|config| {
         small(config);
-        let settings = json!({"overflow": "drop-oldest", "retry-after": 33});
+        let settings = json!({"overflow": "drop-oldest", "retry-after": "33s"});
         set(config, "budget", &settings);
     })
     .await?;
@@ -313,7 +317,7 @@ async fn a_request_that_would_wait_too_long_is_refused_at_once_by_the_measured_p
         set(
             config,
             "budget",
-            &json!({"wait-max": 1, "late-tolerance": 0}),
+            &json!({"wait-max": "1ms", "late-tolerance": 0}),
         );
     })
     .await?;
@@ -402,7 +406,7 @@ async fn sequences_that_outgrow_the_pool_are_preempted_and_nobody_notices() -> R
 #[test]
 fn three_times_as_many_requests_as_a_fleet_can_serve_take_nothing_from_its_goodput() -> Result<()> {
     let at_capacity = goodput(11, "")?;
-    let overloaded = goodput(33, ",wait-max=500")?;
+    let overloaded = goodput(33, ",wait-max=500ms")?;
     ensure!(
         overloaded >= 0.8 * at_capacity,
         "{overloaded} of {at_capacity} a second"

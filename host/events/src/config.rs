@@ -203,12 +203,7 @@ impl Config {
                 1,
                 1 << 20,
             ),
-            (
-                "retry-after-secs",
-                u64::from(self.retry_after_secs),
-                1,
-                3600,
-            ),
+            ("retry-after", u64::from(self.retry_after_secs), 1, 3600),
         ];
         for (name, value, min, max) in bounds {
             if value < min || value > max {

@@ -7,13 +7,24 @@
 //! 1. No limit exceeds its ceiling (`sidecar::tests`, and `host/server/tests/config`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use pointsman_notation::{NamedLimits, Number, SetLimitError, TomlError, TomlProblem, TomlText};
+use pointsman_notation::{NamedLimits, SetLimitError, Time, TomlError, TomlProblem, TomlText};
+use serde::de::{Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value};
 use toml::Spanned;
 
 /// A table of limits as it is written, with the place of each name and value.
-pub type LimitsTable = BTreeMap<Spanned<String>, Spanned<Number>>;
+pub type LimitsTable = BTreeMap<Spanned<String>, Spanned<LimitValue>>;
+
+/// The value of a limit as it is written: a whole number, or a text for a duration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitValue {
+    /// A whole number, of any sign.
+    Number(i64),
+    /// A text, which may be a duration.
+    Text(String),
+}
 
 /// The settings of the table `key`. Dates and times become text.
 ///
@@ -34,7 +45,7 @@ pub fn settings(
 /// The limits of the table `key`; those of `rest` where the table says nothing.
 ///
 /// # Errors
-/// If there is no such limit, or a value is zero, negative or above the `ceiling`.
+/// If there is no such limit, a value is zero, negative or above the `ceiling`, or a duration has no unit.
 pub fn limits<L: NamedLimits>(
     source: &TomlText,
     key: &str,
@@ -46,26 +57,97 @@ pub fn limits<L: NamedLimits>(
     for (name, value) in given {
         let (at, name) = (name.span().start, name.into_inner());
         let key = format!("{key}.{name}");
-        let number = value.get_ref().0;
-        // Zero, which no limit may be, stands for all that is less.
-        match limits.set(&name, u64::try_from(number).unwrap_or(0), ceiling) {
-            Ok(()) => {}
-            Err(SetLimitError::Range(range)) => {
-                let problem = TomlProblem::OutOfRange {
-                    key,
-                    value: number.to_string(),
-                    min: "1".to_owned(),
-                    max: range.max.to_string(),
-                };
-                return Err(source.error(value.span().start, problem));
-            }
-            Err(_) => {
-                let known = L::NAMES.iter().map(|&name| name.to_owned()).collect();
-                return Err(source.error(at, TomlProblem::UnknownKey { key, name, known }));
-            }
+        let wrong = |problem| source.error(value.span().start, problem);
+        let is_time = L::SECONDS.contains(&name.as_str());
+        if !L::NAMES.contains(&name.as_str()) {
+            let known = L::NAMES.iter().map(|&name| name.to_owned()).collect();
+            return Err(source.error(at, TomlProblem::UnknownKey { key, name, known }));
+        }
+        let number = if is_time {
+            value.get_ref().seconds()
+        } else {
+            value.get_ref().number()
+        };
+        let number = number.map_err(|message| {
+            let key = key.clone();
+            wrong(TomlProblem::Value { key, message })
+        })?;
+        if let Err(SetLimitError::Range(range)) = limits.set(&name, number, ceiling) {
+            let shown = |number| match is_time {
+                true => Time::from_secs(number).to_string(),
+                false => number.to_string(),
+            };
+            return Err(wrong(TomlProblem::OutOfRange {
+                key,
+                value: value.get_ref().to_string(),
+                min: shown(1),
+                max: shown(range.max),
+            }));
         }
     }
     Ok(limits)
+}
+
+// === impl LimitValue ===
+
+impl LimitValue {
+    /// A whole number. Zero, which no limit may be, stands for all that is less.
+    fn number(&self) -> Result<u64, String> {
+        match self {
+            Self::Number(number) => Ok(u64::try_from(*number).unwrap_or(0)),
+            Self::Text(text) => Err(format!(
+                "invalid type: string \"{}\", expected a whole number",
+                text.escape_debug()
+            )),
+        }
+    }
+
+    /// The seconds of a duration.
+    fn seconds(&self) -> Result<u64, String> {
+        match self {
+            Self::Number(number) => {
+                let meant = Time::from_secs(u64::try_from(*number).unwrap_or(0));
+                Err(format!("{number} has no unit; write \"{meant}\""))
+            }
+            Self::Text(text) => {
+                let seconds = Time::read(text)?.whole_secs();
+                seconds.ok_or_else(|| format!("{text} is no whole number of seconds"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for LimitValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for LimitValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberOrText)
+    }
+}
+
+struct NumberOrText;
+
+impl Visitor<'_> for NumberOrText {
+    type Value = LimitValue;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number")
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<LimitValue, E> {
+        Ok(LimitValue::Number(number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<LimitValue, E> {
+        Ok(LimitValue::Text(text.to_owned()))
+    }
 }
 
 fn to_json(settings: toml::Table) -> Result<Map<String, Value>, SettingError> {

@@ -5,6 +5,9 @@ pub trait NamedLimits: Copy {
     /// Names of all limits, as in the configuration.
     const NAMES: &'static [&'static str];
 
+    /// Names of the limits that are durations, written with a unit. Their values are whole seconds.
+    const SECONDS: &'static [&'static str];
+
     /// The largest value of each limit that any setting may have.
     const CEILING: Self;
 
@@ -29,7 +32,8 @@ pub trait NamedLimits: Copy {
     }
 }
 
-/// Implements [`NamedLimits`] for a struct of numbers, which are `u64` or `u32`.
+/// Implements [`NamedLimits`] for a struct of numbers, which are `u64` or `u32`. A duration has
+/// `in seconds` after its name.
 ///
 /// ```
 /// use pointsman_notation::{NamedLimits, named_limits};
@@ -49,9 +53,11 @@ pub trait NamedLimits: Copy {
 /// ```
 #[macro_export]
 macro_rules! named_limits {
-    ($limits:ident below $ceiling:expr; $($field:ident $name:literal,)*) => {
+    ($limits:ident below $ceiling:expr; $($field:ident $name:literal $(in $unit:ident)?,)*) => {
         impl $crate::NamedLimits for $limits {
             const NAMES: &'static [&'static str] = &[$($name),*];
+
+            const SECONDS: &'static [&'static str] = &[$($($crate::named_limits!(@$unit $name),)?)*];
 
             const CEILING: Self = $ceiling;
 
@@ -76,6 +82,9 @@ macro_rules! named_limits {
                 [$(($name, u64::from(self.$field))),*].into_iter()
             }
         }
+    };
+    (@seconds $name:literal) => {
+        $name
     };
 }
 

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::de::value::StrDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
 /// A duration, or a time since some beginning, written `250ms`, `1.5s` or `24h`.
@@ -104,6 +105,21 @@ impl Time {
     #[must_use]
     pub const fn from_secs(secs: u64) -> Self {
         Self(Duration::from_secs(secs))
+    }
+
+    /// The time that a text says.
+    ///
+    /// # Errors
+    /// If it says none, with what was expected.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let text = StrDeserializer::<serde::de::value::Error>::new(text);
+        Self::deserialize(text).map_err(|error| error.to_string())
+    }
+
+    /// The number of whole seconds; absent: there is a part of one besides.
+    #[must_use]
+    pub fn whole_secs(self) -> Option<u64> {
+        (self.0.subsec_nanos() == 0).then_some(self.0.as_secs())
     }
 
     /// Whole microseconds; `u64::MAX` if there are more.

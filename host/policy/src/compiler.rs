@@ -27,6 +27,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use pointsman_notation::Time;
 use rustix::process::Signal;
 
 use crate::component::LoadError;
@@ -68,10 +69,10 @@ pub enum CompileStop {
     #[error("it needs more than {0} bytes of memory (policies.compile.memory-bytes)")]
     Memory(u64),
     /// The compiler needed more processor time than it gets.
-    #[error("it takes more than {0} s of processor time (policies.compile.processor-seconds)")]
+    #[error("it takes more than {} of processor time (policies.compile.processor-time)", Time::from_secs(*.0))]
     ProcessorTime(u64),
     /// The compiler had not ended after the time that it gets.
-    #[error("it takes longer than {0} s (policies.compile.wall-seconds)")]
+    #[error("it takes longer than {} (policies.compile.wall-time)", Time::from_secs(*.0))]
     WallTime(u64),
     /// The compiler ran out of stack.
     #[error("the compiler ran out of stack")]

@@ -72,7 +72,7 @@ pub use recorder::PolicyRecorder;
 pub use rehearsal::{ExplainError, Rehearsal};
 pub use runner::{Answered, InstanceCounters, Restarts, Runner, observe_all};
 pub use selftest::{Scene, SelfTestError, self_test};
-pub use settings::{SettingRange, SettingSchema};
+pub use settings::{BadDuration, SettingRange, SettingSchema, TimeUnit, configured};
 pub use shadow::{Agreement, DecisionText, Disagreement, ShadowReport, ShadowState};
 pub use stats::Spread;
 pub use wasm::WasmInstance;

@@ -194,7 +194,7 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_notation::{NamedLimits, SetLimitError};
+    use pointsman_notation::{NamedLimits, SetLimitError, Time};
 
     use super::*;
     use crate::compiler::CompileLimits;
@@ -214,6 +214,10 @@ mod tests {
         for row in rows {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
             let (name, default) = (cells[1].trim_matches('`'), cells[2].replace(',', ""));
+            let seconds = L::SECONDS
+                .contains(&name)
+                .then(|| Time::read(&default).unwrap());
+            let seconds = seconds.map(|time| time.whole_secs().unwrap());
             let (number, unit) = default.split_once(' ').unwrap_or((&default, ""));
             let unit = match unit {
                 "" => 1,
@@ -222,7 +226,7 @@ mod tests {
                 other => panic!("{name} is in {other}"),
             };
             let mut limits = L::default();
-            let value = number.parse::<u64>().unwrap() * unit;
+            let value = seconds.unwrap_or_else(|| number.parse::<u64>().unwrap() * unit);
             limits.set(name, value, &L::CEILING).unwrap();
             assert_eq!(limits, L::default(), "{name} is not {default}");
             named.push(name);

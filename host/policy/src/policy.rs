@@ -18,7 +18,7 @@ use crate::component::{Digest, PolicyComponent};
 use crate::instance::{Fault, Instance, PolicyDescription};
 use crate::limits::Limits;
 use crate::runner::Runner;
-use crate::settings;
+use crate::settings::{self, BadDuration, SettingSchema, configured};
 use crate::wasm::WasmInstance;
 
 #[cfg(test)]
@@ -30,7 +30,10 @@ pub struct PolicySource {
     code: Code,
     /// The name by which the operator knows the policy; absent: what the policy calls itself.
     name: Option<Arc<str>>,
+    /// As the operator wrote them.
     settings: Arc<str>,
+    /// As `configure` gets them; the same until the policy has described them.
+    configures: Arc<str>,
     limits: Limits,
     bounds: Bounds,
     digest: Digest,
@@ -70,13 +73,14 @@ impl PolicySource {
         let mut settings = Value::Object(settings.clone());
         // The same settings are the same policy, in whatever order they were written.
         settings.sort_all_objects();
-        let settings = settings.to_string();
+        let settings: Arc<str> = settings.to_string().into();
         let mut text = digest.0.to_vec();
         text.extend_from_slice(settings.as_bytes());
         Self {
             code,
             name: None,
-            settings: settings.into(),
+            configures: Arc::clone(&settings),
+            settings,
             limits,
             bounds: Config::default().bounds(),
             digest,
@@ -104,6 +108,16 @@ impl PolicySource {
     fn or_named(self, own: &str) -> Self {
         let name = self.name.or_else(|| Some(own.into()));
         Self { name, ..self }
+    }
+
+    /// The same source, whose policy takes the settings that it describes.
+    fn taking(self, described: &[SettingSchema]) -> Result<Self, BadDuration> {
+        let written: Map<String, Value> = serde_json::from_str(&self.settings).unwrap_or_default();
+        let configures = Value::Object(configured(described, &written)?).to_string();
+        Ok(Self {
+            configures: configures.into(),
+            ..self
+        })
     }
 
     /// The name by which the operator knows the policy; absent: it was not named, and has not been
@@ -175,7 +189,7 @@ impl PolicySource {
     /// code has accepted the same settings before.
     fn cold(&self) -> Result<Box<dyn Instance>, Fault> {
         let mut instance = self.instantiate().map_err(Fault::at_start)?;
-        let configured = instance.configure(&self.settings, &self.bounds);
+        let configured = instance.configure(&self.configures, &self.bounds);
         match configured.map_err(Fault::at_start)? {
             Ok(()) => Ok(instance),
             Err(refusal) => Err(Fault::new(
@@ -382,8 +396,11 @@ pub enum DescriptionError {
 pub fn start(source: PolicySource) -> Result<Runner, StartError> {
     let (description, mut instance) = described(&source)?;
     let source = source.or_named(&description.name);
+    let source = source
+        .taking(&description.settings)
+        .map_err(|refused| StartError::SettingsRefused(refused.to_string()))?;
     instance
-        .configure(&source.settings, &source.bounds)
+        .configure(&source.configures, &source.bounds)
         .map_err(|fault| StartError::ConfigureFaulted(source.blamed(fault)))?
         .map_err(StartError::SettingsRefused)?;
     Ok(Runner::new(source, description, instance))

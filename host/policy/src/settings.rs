@@ -1,12 +1,15 @@
-//! Settings as a policy describes them: for people, and for tools that search them.
+//! Settings as a policy describes them: for people, for tools that search them, and for durations, which
+//! operators write with a unit and policies get as whole numbers ([`configured`]).
 //!
 //! # Not here
-//! The check of settings that an operator gives: the policy's own `configure` does that.
+//! The check of other settings that an operator gives: the policy's own `configure` does that.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use serde_json::Value;
+use pointsman_notation::Time;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::limits::Limits;
 use crate::policy::{DescriptionError, check_text};
@@ -29,6 +32,8 @@ pub struct SettingSchema {
 pub enum SettingRange {
     /// Whole numbers.
     Number(RangeInclusive<u64>),
+    /// Durations: whole numbers of a unit.
+    Duration(TimeUnit, RangeInclusive<u64>),
     /// True or false.
     YesOrNo,
     /// One of these texts.
@@ -37,12 +42,85 @@ pub enum SettingRange {
     Other(String),
 }
 
+/// The unit in which a policy gets a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// Microseconds.
+    Micros,
+    /// Milliseconds.
+    Millis,
+    /// Seconds.
+    Seconds,
+}
+
+/// A duration that an operator gave and a policy does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{key}`: {why}")]
+pub struct BadDuration {
+    key: String,
+    why: String,
+}
+
+// === impl TimeUnit ===
+
+impl TimeUnit {
+    const fn micros(self) -> u64 {
+        match self {
+            Self::Micros => 1,
+            Self::Millis => 1000,
+            Self::Seconds => 1_000_000,
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Micros => "microseconds",
+            Self::Millis => "milliseconds",
+            Self::Seconds => "seconds",
+        }
+    }
+
+    /// So many units, to be printed as operators write them.
+    #[must_use]
+    pub fn of(self, count: u64) -> Time {
+        Time::from_micros(count.saturating_mul(self.micros()))
+    }
+
+    /// The number of units in a duration; absent: it is no whole one.
+    #[must_use]
+    pub fn count(self, time: Time) -> Option<u64> {
+        let micros = time.as_micros();
+        micros
+            .is_multiple_of(self.micros())
+            .then_some(micros / self.micros())
+    }
+
+    /// The number of units in a duration within `range`, as an operator wrote it.
+    fn read(self, written: &Value, range: &RangeInclusive<u64>) -> Result<u64, String> {
+        if let Some(count) = written.as_u64() {
+            return Err(format!("{count} has no unit; write \"{}\"", self.of(count)));
+        }
+        let time = Time::deserialize(written).map_err(|error| error.to_string())?;
+        let count = self
+            .count(time)
+            .ok_or_else(|| format!("{time} is no whole number of {}", self.as_str()))?;
+        if range.contains(&count) {
+            return Ok(count);
+        }
+        let (least, most) = (self.of(*range.start()), self.of(*range.end()));
+        Err(format!("{time} is not between {least} and {most}"))
+    }
+}
+
 impl SettingRange {
-    /// True if the value is one of them. Of values that are told in words, each one may be.
+    /// True if the value is one of them, as `configure` would get it. Of values that are told in words,
+    /// each one may be.
     #[must_use]
     pub fn has(&self, value: &Value) -> bool {
         match self {
-            Self::Number(range) => value.as_u64().is_some_and(|value| range.contains(&value)),
+            Self::Number(range) | Self::Duration(_, range) => {
+                value.as_u64().is_some_and(|value| range.contains(&value))
+            }
             Self::YesOrNo => value.is_boolean(),
             Self::Choice(texts) => texts.iter().any(|text| value == text.as_str()),
             Self::Other(_) => true,
@@ -54,11 +132,60 @@ impl fmt::Display for SettingRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(range) => write!(f, "{} to {}", range.start(), range.end()),
+            Self::Duration(unit, range) => {
+                write!(
+                    f,
+                    "{} to {}",
+                    unit.of(*range.start()),
+                    unit.of(*range.end())
+                )
+            }
             Self::YesOrNo => f.write_str("true or false"),
             Self::Choice(texts) => f.write_str(&texts.join(", ")),
             Self::Other(words) => f.write_str(words),
         }
     }
+}
+
+// === impl SettingSchema ===
+
+impl SettingSchema {
+    /// The default as an operator would write it, as JSON.
+    #[must_use]
+    pub fn default_written(&self) -> Option<String> {
+        let default = self.default.clone()?;
+        match &self.values {
+            SettingRange::Duration(unit, _) => {
+                let count: u64 = default.parse().ok()?;
+                Some(Value::from(unit.of(count).to_string()).to_string())
+            }
+            SettingRange::Number(_)
+            | SettingRange::YesOrNo
+            | SettingRange::Choice(_)
+            | SettingRange::Other(_) => Some(default),
+        }
+    }
+}
+
+/// The settings of an operator as `configure` gets them: durations as whole numbers of the policy's units.
+///
+/// # Errors
+/// The first duration that is none, or is out of its range. A number without a unit is none.
+pub fn configured(
+    described: &[SettingSchema],
+    written: &Map<String, Value>,
+) -> Result<Map<String, Value>, BadDuration> {
+    let mut settings = written.clone();
+    for setting in described {
+        if let SettingRange::Duration(unit, range) = &setting.values
+            && let Some(value) = settings.get_mut(&setting.key)
+        {
+            let read = unit.read(value, range);
+            let key = || setting.key.clone();
+            *value = Value::from(read.map_err(|why| BadDuration { key: key(), why })?);
+        }
+    }
+    Ok(settings)
 }
 
 /// Checks the settings that a policy describes.
@@ -96,14 +223,14 @@ fn check_texts(setting: &SettingSchema, limits: &Limits) -> Result<(), Descripti
             texts.try_for_each(|text| check_text("a setting's value", text, max))
         }
         SettingRange::Other(words) => check_text("a setting's values", words, max),
-        SettingRange::Number(_) | SettingRange::YesOrNo => Ok(()),
+        SettingRange::Number(_) | SettingRange::Duration(..) | SettingRange::YesOrNo => Ok(()),
     }
 }
 
 /// The fault of a description, if it has one.
 fn fault(setting: &SettingSchema) -> Option<&'static str> {
     let is_empty = match &setting.values {
-        SettingRange::Number(range) => range.is_empty(),
+        SettingRange::Number(range) | SettingRange::Duration(_, range) => range.is_empty(),
         SettingRange::Choice(texts) => texts.is_empty(),
         SettingRange::YesOrNo | SettingRange::Other(_) => false,
     };
@@ -181,5 +308,56 @@ mod tests {
             ..one
         };
         assert!(said(&[long]).starts_with("a setting's meaning has 257 bytes"));
+    }
+
+    fn duration(value: &Value) -> Result<Map<String, Value>, String> {
+        let cost = setting(SettingRange::Duration(TimeUnit::Millis, 1..=60_000), None);
+        let mut written = Map::new();
+        written.insert("cost".to_owned(), value.clone());
+        written.insert("other".to_owned(), Value::from("1s"));
+        configured(&[cost], &written).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_duration_is_written_with_a_unit_and_read_as_a_number() {
+        for (written, millis) in [("1ms", 1), ("1.5s", 1500), ("1min", 60_000)] {
+            let settings = duration(&Value::from(written)).unwrap();
+            assert_eq!(settings["cost"], millis, "{written}");
+            assert_eq!(settings["other"], "1s", "it is not described as one");
+        }
+        let mut described = setting(SettingRange::Duration(TimeUnit::Seconds, 0..=3600), None);
+        assert_eq!(described.values.to_string(), "0s to 1h");
+        assert_eq!(described.default_written(), None);
+        described.default = Some("90".to_owned());
+        assert_eq!(described.default_written().unwrap(), "\"90s\"");
+        assert_eq!(said(&[described]), "good");
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused_with_what_to_write() {
+        for (written, error) in [
+            (
+                Value::from(1500),
+                "`cost`: 1500 has no unit; write \"1.5s\"",
+            ),
+            (Value::from("0s"), "`cost`: 0s is not between 1ms and 1min"),
+            (
+                Value::from("61s"),
+                "`cost`: 61s is not between 1ms and 1min",
+            ),
+            (
+                Value::from("1us"),
+                "`cost`: 1us is no whole number of milliseconds",
+            ),
+        ] {
+            assert_eq!(duration(&written), Err(error.to_owned()));
+        }
+        for written in [Value::from("1500"), Value::from(-1), Value::from(true)] {
+            let error = duration(&written).unwrap_err();
+            assert!(
+                error.contains("expected a time such as \"250ms\""),
+                "{error}"
+            );
+        }
     }
 }

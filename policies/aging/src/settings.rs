@@ -1,6 +1,6 @@
 //! The operator's settings, and the weights that follow from them.
 
-use pointsman_sdk::Setting;
+use pointsman_sdk::{Setting, TimeUnit};
 use serde::Deserialize;
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
@@ -65,23 +65,23 @@ impl Settings {
                 default.affinity_bonus,
                 "Points of a request whose model is warm; 0: warmth does not count.",
             ),
-            Setting::number(
+            Setting::duration(
                 "queue-aging-equalization",
-                1..=SECONDS_MAX,
+                (TimeUnit::Seconds, 1..=SECONDS_MAX),
                 default.queue_aging_equalization,
-                "Seconds of waiting that outweigh a warm model.",
+                "Waiting that outweighs a warm model.",
             ),
-            Setting::number(
+            Setting::duration(
                 "class-lead",
-                0..=SECONDS_MAX,
+                (TimeUnit::Seconds, 0..=SECONDS_MAX),
                 default.class_lead,
-                "Seconds of waiting that a latency-critical request is ahead of a throughput one.",
+                "Waiting by which a latency-critical request is ahead of a throughput one.",
             ),
-            Setting::number(
+            Setting::duration(
                 "priority-step",
-                0..=SECONDS_MAX,
+                (TimeUnit::Seconds, 0..=SECONDS_MAX),
                 default.priority_step,
-                "Seconds of waiting that each step of client priority is worth.",
+                "Waiting that each step of client priority is worth.",
             ),
             Setting::number(
                 "priority-max",
@@ -89,18 +89,18 @@ impl Settings {
                 default.priority_max,
                 "Client priority, at most, either way.",
             ),
-            Setting::number(
+            Setting::duration(
                 "head-start-max",
-                0..=SECONDS_MAX,
+                (TimeUnit::Seconds, 0..=SECONDS_MAX),
                 default.head_start_max,
-                "Seconds of head start, at most.",
+                "Head start, at most.",
             ),
-            Setting::number(
+            Setting::duration(
                 "share-lag",
-                0..=SECONDS_MAX,
+                (TimeUnit::Seconds, 0..=SECONDS_MAX),
                 default.share_lag,
-                "Seconds of waiting by which a tenant that was served all tokens is behind; 0: shares do \
-                 not count.",
+                "Waiting by which a tenant that was served all tokens is behind; 0s: shares do not \
+                 count.",
             ),
         ]
     }

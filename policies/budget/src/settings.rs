@@ -1,6 +1,6 @@
 //! The operator's settings.
 
-use pointsman_sdk::Setting;
+use pointsman_sdk::{Setting, TimeUnit};
 use serde::Deserialize;
 
 /// Settings; see the README.
@@ -90,16 +90,16 @@ impl Settings {
                 &["block", "drop-newest", "drop-oldest"],
                 "Fate of a request that finds the queue full.",
             ),
-            Setting::number(
+            Setting::duration(
                 "retry-after",
-                1..=3600,
+                (TimeUnit::Seconds, 1..=3600),
                 default.retry_after,
-                "Seconds after which a refused client is told to come back.",
+                "Time after which a refused client is told to come back.",
             ),
-            Setting::optional_number(
+            Setting::optional_duration(
                 "wait-max",
-                1..=86_400_000,
-                "Milliseconds that a request may wait, or is refused at once; left out: as long as the host lets it.",
+                (TimeUnit::Millis, 1..=86_400_000),
+                "Time that a request may wait, or is refused at once; left out: as long as the host lets it.",
             ),
             Setting::number(
                 "late-tolerance",

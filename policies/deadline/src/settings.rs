@@ -1,6 +1,6 @@
 //! The operator's settings.
 
-use pointsman_sdk::Setting;
+use pointsman_sdk::{Setting, TimeUnit};
 use serde::Deserialize;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -44,11 +44,11 @@ impl Settings {
     pub(crate) fn described() -> Vec<Setting> {
         let default = Self::default();
         vec![
-            Setting::number(
+            Setting::duration(
                 "patience",
-                0..=DAY_SECONDS,
+                (TimeUnit::Seconds, 0..=DAY_SECONDS),
                 default.patience,
-                "Seconds after its arrival at which a request without a deadline should have started.",
+                "Time after its arrival at which a request without a deadline should have started.",
             ),
             Setting::number(
                 "output-share",

@@ -131,5 +131,5 @@ pub use settings::NoSettings;
 pub use table::ExecutorTable;
 pub use turns::{Turn, Turns};
 pub use urgency::Urgency;
-pub use wire::lifecycle::{Bounds, Feed, Setting};
+pub use wire::lifecycle::{Bounds, Feed, Setting, TimeUnit};
 pub use wire::types::Moment;

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::wire::lifecycle::{NumberRange, Setting, SettingValues};
+use crate::wire::lifecycle::{DurationRange, NumberRange, Setting, SettingValues, TimeUnit};
 
 /// The settings of a policy that has none: any key is an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
@@ -33,6 +33,30 @@ impl Setting {
     #[must_use]
     pub fn optional_number(key: &str, range: RangeInclusive<u64>, about: &str) -> Self {
         Self::new(key, number(&range), None, about)
+    }
+
+    /// A setting that is a duration. The operator writes it with a unit, as `"250ms"` or `"1.5s"`; the
+    /// policy gets a whole number of `unit`s, in which `range` and `default` are, too.
+    #[must_use]
+    pub fn duration(
+        key: &str,
+        (unit, range): (TimeUnit, RangeInclusive<u64>),
+        default: impl Into<u64>,
+        about: &str,
+    ) -> Self {
+        let default = default.into().to_string();
+        Self::new(key, duration(unit, &range), Some(default), about)
+    }
+
+    /// A setting that is a [`duration`](Self::duration), or is left out. [`about`](Self::about) says what
+    /// that means.
+    #[must_use]
+    pub fn optional_duration(
+        key: &str,
+        (unit, range): (TimeUnit, RangeInclusive<u64>),
+        about: &str,
+    ) -> Self {
+        Self::new(key, duration(unit, &range), None, about)
     }
 
     /// A setting that is true or false.
@@ -76,8 +100,12 @@ impl Setting {
 
     /// Checks that a value is in the range of the setting, if it has one.
     fn check(&self, value: &Value) -> Result<(), String> {
-        let SettingValues::Number(NumberRange { least, most }) = self.values else {
-            return Ok(());
+        let (least, most) = match self.values {
+            SettingValues::Number(NumberRange { least, most })
+            | SettingValues::Duration(DurationRange { least, most, .. }) => (least, most),
+            SettingValues::YesOrNo | SettingValues::Choice(_) | SettingValues::Other(_) => {
+                return Ok(());
+            }
         };
         match value.as_u64() {
             Some(value) if value < least || value > most => Err(format!(
@@ -91,6 +119,14 @@ impl Setting {
 
 fn number(range: &RangeInclusive<u64>) -> SettingValues {
     SettingValues::Number(NumberRange {
+        least: *range.start(),
+        most: *range.end(),
+    })
+}
+
+fn duration(unit: TimeUnit, range: &RangeInclusive<u64>) -> SettingValues {
+    SettingValues::Duration(DurationRange {
+        unit,
         least: *range.start(),
         most: *range.end(),
     })
@@ -129,7 +165,7 @@ fn locate<S: DeserializeOwned>(table: Map<String, Value>, error: &str) -> String
 
 #[cfg(test)]
 mod tests {
-    use super::{Setting, parse};
+    use super::{Setting, TimeUnit, parse};
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
     #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -150,7 +186,7 @@ mod tests {
     fn described() -> [Setting; 2] {
         [
             Setting::number("candidates", 1..=8, 3_u32, "Places."),
-            Setting::optional_number("retry-after", 0..=3600, "Seconds."),
+            Setting::optional_duration("retry-after", (TimeUnit::Seconds, 0..=3600), "Pause."),
         ]
     }
 

@@ -1,6 +1,6 @@
 //! The operator's settings, and the weights that follow from them.
 
-use pointsman_sdk::Setting;
+use pointsman_sdk::{Setting, TimeUnit};
 use serde::Deserialize;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -50,17 +50,17 @@ impl Settings {
     pub(crate) fn described() -> Vec<Setting> {
         let default = Self::default();
         vec![
-            Setting::number(
+            Setting::duration(
                 "wait-per-token",
-                0..=60_000,
+                (TimeUnit::Millis, 0..=60_000),
                 default.wait_per_token,
-                "Milliseconds of waiting that outweigh one token more.",
+                "Waiting that outweighs one token more.",
             ),
-            Setting::number(
+            Setting::duration(
                 "wait-per-prompt-token",
-                0..=60_000_000,
+                (TimeUnit::Micros, 0..=60_000_000),
                 default.wait_per_prompt_token,
-                "Microseconds of waiting that outweigh one token more of the prompt that is not cached.",
+                "Waiting that outweighs one token more of the prompt that is not cached.",
             ),
             Setting::yes_or_no(
                 "learn",
@@ -73,11 +73,11 @@ impl Settings {
                 default.tokens_max,
                 "Tokens of an answer that all work counts as, at most.",
             ),
-            Setting::number(
+            Setting::duration(
                 "head-start-max",
-                0..=DAY_SECONDS,
+                (TimeUnit::Seconds, 0..=DAY_SECONDS),
                 default.head_start_max,
-                "Seconds of head start, at most.",
+                "Head start, at most.",
             ),
         ]
     }

@@ -162,7 +162,7 @@ struct MachineTable {
     evict_retry: Option<Time>,
     change_log_max: Option<u32>,
     completions_max: Option<u32>,
-    retry_after_secs: Option<u32>,
+    retry_after: Option<Time>,
 }
 
 // === impl Scenario ===
@@ -336,6 +336,13 @@ fn config(source: &TomlText, table: &Spanned<MachineTable>) -> Result<Config, To
         plain.wait(micros(wait_max));
     }
     let time = |given: Option<Time>, plain: Micros| given.map_or(plain, micros);
+    let wrong = |text: String| source.error(table.span().start, text);
+    let whole = |time: Time| {
+        let secs = time.whole_secs();
+        secs.ok_or_else(|| wrong(format!("retry-after must be whole seconds, not {time}")))
+    };
+    let retry_after = set.retry_after.map(whole).transpose()?;
+    let retry_after = retry_after.map(|secs| u32::try_from(secs).unwrap_or(u32::MAX));
     let config = Config {
         queue_max: set.queue_max.unwrap_or(plain.queue_max),
         parking_max: set.parking_max.unwrap_or(plain.parking_max),
@@ -356,11 +363,11 @@ fn config(source: &TomlText, table: &Spanned<MachineTable>) -> Result<Config, To
         evict_retry: time(set.evict_retry, plain.evict_retry),
         change_log_max: set.change_log_max.unwrap_or(plain.change_log_max),
         completions_max: set.completions_max.unwrap_or(plain.completions_max),
-        retry_after_secs: set.retry_after_secs.unwrap_or(plain.retry_after_secs),
+        retry_after_secs: retry_after.unwrap_or(plain.retry_after_secs),
     };
     match config.validate() {
         Ok(()) => Ok(config),
-        Err(error) => Err(source.error(table.span().start, error.to_string())),
+        Err(error) => Err(wrong(error.to_string())),
     }
 }
 

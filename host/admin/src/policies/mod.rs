@@ -161,12 +161,12 @@ impl From<&Origin> for PolicyFile {
 impl From<&SettingSchema> for DescribedSetting {
     fn from(setting: &SettingSchema) -> Self {
         // The host has checked that a default is JSON.
-        let default = setting.default.as_deref();
+        let default = setting.default_written();
         Self {
             key: setting.key.clone(),
             about: setting.about.clone(),
             values: setting.values.to_string(),
-            default: default.and_then(|text| serde_json::from_str(text).ok()),
+            default: default.and_then(|text| serde_json::from_str(&text).ok()),
         }
     }
 }

@@ -62,8 +62,8 @@ const CEILING: CompileLimits = CompileLimits {
 named_limits! {
     CompileLimits below CEILING;
     memory_bytes "memory-bytes",
-    processor_seconds "processor-seconds",
-    wall_seconds "wall-seconds",
+    processor_seconds "processor-time" in seconds,
+    wall_seconds "wall-time" in seconds,
     type_depth "type-depth",
     component_depth "component-depth",
     components "components",

@@ -28,13 +28,21 @@ macro_rules! conversions_of_answers {
         }
 
         fn setting(said: wire::lifecycle::Setting) -> $crate::SettingSchema {
-            use wire::lifecycle::SettingValues;
+            use wire::lifecycle::{SettingValues, TimeUnit};
             $crate::SettingSchema {
                 key: said.key,
                 about: said.about,
                 values: match said.values {
                     SettingValues::Number(range) => {
                         $crate::SettingRange::Number(range.least..=range.most)
+                    }
+                    SettingValues::Duration(range) => {
+                        let unit = match range.unit {
+                            TimeUnit::Micros => $crate::TimeUnit::Micros,
+                            TimeUnit::Millis => $crate::TimeUnit::Millis,
+                            TimeUnit::Seconds => $crate::TimeUnit::Seconds,
+                        };
+                        $crate::SettingRange::Duration(unit, range.least..=range.most)
                     }
                     SettingValues::YesOrNo => $crate::SettingRange::YesOrNo,
                     SettingValues::Choice(texts) => $crate::SettingRange::Choice(texts),

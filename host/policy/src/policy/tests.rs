@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fixture::{Failing, Handle, Script, scripted};
+use crate::settings::{SettingRange, TimeUnit};
 
 fn refusal(change: impl FnOnce(&mut Script)) -> StartError {
     let policy = scripted("test");
@@ -91,6 +92,44 @@ fn other_settings_have_another_fingerprint() {
     assert_ne!(plain.fingerprint(), set.fingerprint());
     start(set).unwrap();
     assert_eq!(policy.calls(), [r#"configure {"weight":3}"#]);
+}
+
+/// The source of a policy with a duration `pause` in milliseconds, and this setting for it.
+fn pausing(policy: &Handle, pause: Value) -> PolicySource {
+    let described = SettingSchema {
+        key: "pause".to_owned(),
+        about: "Between two answers.".to_owned(),
+        values: SettingRange::Duration(TimeUnit::Millis, 0..=60_000),
+        default: None,
+    };
+    policy.set(|script| script.description.settings = vec![described]);
+    let plain = policy.source();
+    let digest = plain.digest();
+    let Code::Native(make) = plain.code else {
+        unreachable!("it is native")
+    };
+    let settings = Map::from_iter([("pause".to_owned(), pause)]);
+    PolicySource::native(digest, move || make(), &settings, Limits::default())
+}
+
+#[test]
+fn a_duration_goes_in_as_a_number_at_the_start_and_after_a_fault() {
+    let policy = scripted("test");
+    let runner = start(pausing(&policy, Value::from("1.5s"))).unwrap();
+    assert_eq!(runner.source.settings(), r#"{"pause":"1.5s"}"#);
+    runner.source.warm(None).unwrap();
+    assert_eq!(policy.calls(), [r#"configure {"pause":1500}"#; 2]);
+}
+
+#[test]
+fn a_duration_without_a_unit_is_refused_before_the_policy_sees_it() {
+    let policy = scripted("test");
+    let error = start(pausing(&policy, Value::from(1500))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "settings refused: `pause`: 1500 has no unit; write \"1.5s\""
+    );
+    assert_eq!(policy.calls(), Vec::<String>::new());
 }
 
 #[test]

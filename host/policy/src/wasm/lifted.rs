@@ -57,7 +57,9 @@ fn texts_of(setting: &lifecycle::Setting) -> impl Iterator<Item = &String> {
     let values = match &setting.values {
         lifecycle::SettingValues::Choice(texts) => texts.as_slice(),
         lifecycle::SettingValues::Other(words) => std::slice::from_ref(words),
-        lifecycle::SettingValues::Number(_) | lifecycle::SettingValues::YesOrNo => &[],
+        lifecycle::SettingValues::Number(_)
+        | lifecycle::SettingValues::Duration(_)
+        | lifecycle::SettingValues::YesOrNo => &[],
     };
     [&setting.key, &setting.about]
         .into_iter()

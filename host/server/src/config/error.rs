@@ -210,6 +210,16 @@ pub enum Wrong {
          such as \"256MiB\", or age-max"
     )]
     FilesMax,
+    /// A number of seconds under a key that is a duration under another name now.
+    #[error("{key} is a duration now: write {now} = \"{time}\"")]
+    Seconds {
+        /// The path of the former key.
+        key: String,
+        /// The last name of the key now.
+        now: String,
+        /// The number that was written, as a duration.
+        time: Time,
+    },
     /// The demo model is asked for, and this build has none.
     #[error(
         "this build has no demo model: name a model's folder or GGUF file, with `path` or --model"

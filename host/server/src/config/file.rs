@@ -333,7 +333,7 @@ pub(super) struct Core {
     pub(super) evict_retry: Given<Time>,
     pub(super) change_log_max: Given<Number>,
     pub(super) completions_max: Given<Number>,
-    pub(super) retry_after_secs: Given<Number>,
+    pub(super) retry_after: Given<Time>,
 }
 
 #[derive(Default, Deserialize)]

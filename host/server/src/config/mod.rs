@@ -15,6 +15,7 @@ mod error;
 mod file;
 mod flags;
 mod fleet;
+mod former;
 mod hub;
 mod validate;
 mod written;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use pointsman_core as core;
 use pointsman_journal::JournalSettings;
-use pointsman_notation::{TomlProblem, TomlText};
+use pointsman_notation::TomlText;
 use pointsman_policy::{Compiler, Patience};
 use serde::Deserialize;
 
@@ -44,7 +45,6 @@ pub use pointsman_http::{
 use pointsman_lifecycle::settings::LifecycleSettings;
 pub use pointsman_telemetry::TelemetrySettings;
 
-use file::File;
 pub use hub::{HubSettings, Reach};
 
 pub use flags::{Flags, ListenError, ModelFlag, ModelFlagError};
@@ -322,7 +322,7 @@ impl Config {
             Some(path) => read(path)?,
             None => TomlText::new(Path::new(""), ""),
         };
-        validate::config(&source, parsed(&source)?, flags, &Here::look())
+        validate::config(&source, former::parsed(&source)?, flags, &Here::look())
     }
 
     /// The executors on a device.
@@ -342,21 +342,8 @@ impl Config {
             otlp: OtlpVariables::default(),
             hub: HubSettings::of_environment(|_none| None),
         };
-        validate::config(&source, parsed(&source)?, &Flags::default(), &here)
+        validate::config(&source, former::parsed(&source)?, &Flags::default(), &here)
     }
-}
-
-/// The keys of the file. One that there was in earlier versions is refused with what to write in its
-/// place.
-fn parsed(source: &TomlText) -> Result<File, ConfigError> {
-    source.parse().map_err(|error| {
-        if let TomlProblem::UnknownKey { key, .. } = &*error.problem
-            && key == "journal.files-max"
-        {
-            return ConfigError::new(Place::At(error.location), Wrong::FilesMax);
-        }
-        error.into()
-    })
 }
 
 /// The file that `--config` names.

@@ -12,7 +12,7 @@ fn refusal(text: &str, line: &str) -> String {
 }
 
 /// Checks texts, each with its error.
-fn refused(cases: &[(&str, &str)]) {
+pub(super) fn refused(cases: &[(&str, &str)]) {
     for (text, said) in cases {
         assert_eq!(refusal(text, ""), *said, "of {text:?}");
     }
@@ -229,7 +229,13 @@ fn a_value_out_of_its_range_is_refused_with_the_range() {
 fn no_bound_of_the_machine_takes_what_does_not_fit() {
     let core = known("[core]\n");
     assert_eq!(core.len(), 20);
-    let times = ["wait-max", "unplaced-max", "evict-retry", "down-for"];
+    let times = [
+        "wait-max",
+        "unplaced-max",
+        "evict-retry",
+        "down-for",
+        "retry-after",
+    ];
     for key in core {
         let values = if times.contains(&&*key) {
             ["'0s'", "'1000h'"]

@@ -179,13 +179,24 @@ fn what_does_not_start() {
 #[test]
 fn settings_that_a_policy_does_not_take() {
     let mut stage = stage();
-    let sidecar = "[settings]\nafinity-bonus = 1";
-    check(
-        &mut stage,
-        Bad::Sidecar(sidecar),
-        ReloadStep::Configure,
-        "settings refused: ",
-    );
+    for (sidecar, why) in [
+        ("[settings]\nafinity-bonus = 1", "settings refused: "),
+        (
+            "[settings]\nclass-lead = 90",
+            "settings refused: `class-lead`: 90 has no unit; write \"90s\"",
+        ),
+        (
+            "[settings]\nclass-lead = '25h'",
+            "settings refused: `class-lead`: 25h is not between 0s and 24h",
+        ),
+    ] {
+        check(
+            &mut stage,
+            Bad::Sidecar(sidecar),
+            ReloadStep::Configure,
+            why,
+        );
+    }
 }
 
 #[test]

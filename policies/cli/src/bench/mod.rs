@@ -16,7 +16,7 @@ use pointsman_core::rows::Extent;
 use pointsman_core::{Config, Micros};
 use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_notation::Time;
-use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance, observe_all};
+use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance, configured, observe_all};
 use serde_json::Value;
 
 use super::settings::Given;
@@ -148,13 +148,16 @@ fn measure(
         component, given, ..
     } = contender;
     let mut policy = WasmInstance::new(component, given.limits)?;
-    let kinds = policy.describe()?.needs.all();
-    let settings = Value::Object(given.settings.clone()).to_string();
-    let configured = policy.configure(&settings, &Config::default().bounds())?;
-    configured.map_err(|refusal| {
+    let described = policy.describe()?;
+    let kinds = described.needs.all();
+    let refused = |refusal: &dyn std::fmt::Display| {
         let kind = pointsman_core::FaultKind::Start;
         Fault::new(kind, format!("refused its settings: {refusal}"))
-    })?;
+    };
+    let settings = configured(&described.settings, &given.settings);
+    let settings = Value::Object(settings.map_err(|bad| refused(&bad))?).to_string();
+    let configured = policy.configure(&settings, &Config::default().bounds())?;
+    configured.map_err(|refusal| refused(&refusal))?;
     let mut fleet = Fleet::new(executors, kinds);
     let limits = &given.limits;
     let told = (Micros(0), Extent::Everything);

@@ -48,7 +48,7 @@ fn settings(record: &PolicyRecord) -> String {
 /// The bounds that are not the default ones.
 pub(super) fn bounds(config: &Config) -> String {
     let plain = Config::default();
-    let counts: [Bound<u32>; 14] = [
+    let counts: [Bound<u32>; 13] = [
         ("queue-max", |it| it.queue_max),
         ("parking-max", |it| it.parking_max),
         ("executors-max", |it| it.executors_max),
@@ -62,15 +62,17 @@ pub(super) fn bounds(config: &Config) -> String {
         ("tokenless-steps-max", |it| it.tokenless_steps_max),
         ("change-log-max", |it| it.change_log_max),
         ("completions-max", |it| it.completions_max),
-        ("retry-after-secs", |it| it.retry_after_secs),
     ];
-    let times: [Bound<Micros>; 6] = [
+    let times: [Bound<Micros>; 7] = [
         ("down-for", |it| it.down_for),
         ("wait-max", |it| it.wait_max),
         ("unserved-max", |it| it.unserved_max),
         ("unplaced-max", |it| it.unplaced_max),
         ("held-max", |it| it.held_max),
         ("evict-retry", |it| it.evict_retry),
+        ("retry-after", |it| {
+            Micros(u64::from(it.retry_after_secs) * 1_000_000)
+        }),
     ];
     let counts = counts.iter().filter(|(_, of)| of(config) != of(&plain));
     let counts = counts.map(|(key, of)| format!("{key} = {}\n", of(config)));

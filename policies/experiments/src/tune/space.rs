@@ -1,8 +1,9 @@
 //! The settings that are searched, each as a line from 0 to 1.
 
 use anyhow::{Result, bail, ensure};
-use pointsman_notation::instead;
+use pointsman_notation::{Time, instead};
 use pointsman_policy::{SettingRange, SettingSchema};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// A value of each searched setting: a number, the place of a choice, or 0 and 1 for false and true;
@@ -118,8 +119,8 @@ impl Dim {
             may_be_left_out: described.default.is_none(),
             before: None,
         };
-        let default = described.default.as_deref();
-        let default = default.and_then(|json| serde_json::from_str(json).ok());
+        let default = described.default_written();
+        let default = default.and_then(|json| serde_json::from_str(&json).ok());
         dim.default = default.and_then(|value| dim.place(&value));
         let before = before.get(&dim.key).and_then(|value| dim.place(value));
         dim.before = before.or(dim.default);
@@ -130,6 +131,7 @@ impl Dim {
     fn place(&self, value: &Value) -> Option<u64> {
         match &self.values {
             SettingRange::Number(_) => value.as_u64(),
+            SettingRange::Duration(unit, _) => unit.count(Time::deserialize(value).ok()?),
             SettingRange::YesOrNo => value.as_bool().map(u64::from),
             SettingRange::Choice(texts) => {
                 let place = texts.iter().position(|text| value == text.as_str())?;
@@ -147,6 +149,7 @@ impl Dim {
                 let text = usize::try_from(value).ok().and_then(|at| texts.get(at));
                 Value::from(text.map_or("", String::as_str))
             }
+            SettingRange::Duration(unit, _) => Value::from(unit.of(value).to_string()),
             SettingRange::Number(_) | SettingRange::Other(_) => Value::from(value),
         }
     }
@@ -161,10 +164,20 @@ impl Dim {
         text.unwrap_or_else(|| json.to_string())
     }
 
+    /// True if near values are alike.
+    fn is_scale(&self) -> bool {
+        match &self.values {
+            SettingRange::Number(_) | SettingRange::Duration(..) => true,
+            SettingRange::YesOrNo | SettingRange::Choice(_) | SettingRange::Other(_) => false,
+        }
+    }
+
     /// The least and the most.
     fn ends(&self) -> (u64, u64) {
         match &self.values {
-            SettingRange::Number(range) => (*range.start(), *range.end()),
+            SettingRange::Number(range) | SettingRange::Duration(_, range) => {
+                (*range.start(), *range.end())
+            }
             SettingRange::YesOrNo => (0, 1),
             SettingRange::Choice(texts) => {
                 let last = texts.len().saturating_sub(1);
@@ -185,7 +198,7 @@ impl Dim {
         }
         let (least, most) = self.ends();
         let span = most - least;
-        if !matches!(self.values, SettingRange::Number(_)) {
+        if !self.is_scale() {
             // Each has an equal part of the line.
             return Some(least + floored(place * (float(span) + 1.0)).min(span));
         }
@@ -213,9 +226,7 @@ impl Dim {
     pub(super) fn around(&self, value: Option<u64>, step: f64) -> Vec<Option<u64>> {
         let (least, most) = self.ends();
         let mut around = match value {
-            _ if !matches!(self.values, SettingRange::Number(_)) => {
-                (least..=most).map(Some).collect()
-            }
+            _ if !self.is_scale() => (least..=most).map(Some).collect(),
             Some(at) => {
                 let place = self.place_on_line(at);
                 let mut near = vec![self.at(place - step), self.at(place + step)];
@@ -254,6 +265,7 @@ fn floored(number: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use pointsman_policy::TimeUnit;
     use serde_json::json;
 
     use super::*;
@@ -330,6 +342,27 @@ mod tests {
         assert_eq!(most.around(None, 0.25).len(), 2);
         assert_eq!(ties.around(Some(1), 0.25), [Some(0), Some(2)]);
         assert!(cost.around(Some(0), 0.25)[0] > Some(1000));
+    }
+
+    #[test]
+    fn a_duration_is_searched_in_the_policys_unit_and_written_with_one() {
+        let values = SettingRange::Duration(TimeUnit::Millis, 0..=500);
+        let pause = schema("pause", values, Some("250"));
+        let space = |before: &Value| {
+            let before = before.as_object().unwrap();
+            Space::new(std::slice::from_ref(&pause), &[], before).unwrap()
+        };
+        assert_eq!(space(&json!({})).start(), [Some(250)]);
+        let given = space(&json!({"pause": "0.1s"}));
+        assert_eq!(given.start(), [Some(100)]);
+        let [dim] = given.dims() else {
+            panic!("{given:?}");
+        };
+        assert_eq!((dim.at(0.0), dim.at(1.0)), (Some(0), Some(500)));
+        assert_eq!(dim.around(Some(100), 0.1), [Some(50), Some(150)]);
+        assert_eq!(dim.shown(Some(100)), "100ms");
+        let table = given.table(&vec![Some(500)]);
+        assert_eq!(Value::Object(table), json!({"pause": "500ms"}));
     }
 
     #[test]

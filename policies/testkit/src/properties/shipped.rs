@@ -146,6 +146,9 @@ impl<'a> Shipped<'a> {
         let values = |values: &SettingRange| -> Vec<Value> {
             match values {
                 SettingRange::Number(range) => vec![(*range.start()).into(), (*range.end()).into()],
+                SettingRange::Duration(unit, range) => [range.start(), range.end()]
+                    .map(|count| unit.of(*count).to_string().into())
+                    .to_vec(),
                 SettingRange::YesOrNo => vec![false.into(), true.into()],
                 SettingRange::Choice(texts) => texts.iter().cloned().map(Value::from).collect(),
                 SettingRange::Other(_) => Vec::new(),

@@ -8,7 +8,7 @@ use crate::case::{Component, Policy};
 
 /// The components that ship, each with the settings in which it is tried, as JSON.
 const SHIPPED: [(&str, &[&str]); 14] = [
-    ("aging", &["{}", r#"{"share-lag":0,"affinity-bonus":0}"#]),
+    ("aging", &["{}", r#"{"share-lag":"0s","affinity-bonus":0}"#]),
     (
         "memory-aware",
         &[
@@ -24,11 +24,14 @@ const SHIPPED: [(&str, &[&str]); 14] = [
             "{}",
             r#"{"overflow":"drop-newest","take-slots":"never"}"#,
             r#"{"overflow":"drop-oldest","take-slots":"urgent","yield-to-older":true}"#,
-            r#"{"take-slots":"critical","wait-max":2000,"prefill-max":20}"#,
+            r#"{"take-slots":"critical","wait-max":"2s","prefill-max":20}"#,
             r#"{"max-single-engine":300,"share-tolerance":0,"swap-from":1}"#,
         ],
     ),
-    ("deadline", &["{}", r#"{"late":"run-last","patience":1}"#]),
+    (
+        "deadline",
+        &["{}", r#"{"late":"run-last","patience":"1s"}"#],
+    ),
     ("fair-share", &["{}", r#"{"aging":0}"#]),
     ("first-policy", &["{}"]),
     (

@@ -15,6 +15,7 @@ use super::super::Settings;
 use super::super::error::{ConfigError, Place, Wrong};
 use super::super::file::{self, Given};
 use super::super::flags::Flags;
+use super::super::former;
 use super::{Check, Here};
 
 const SETTLE: RangeInclusive<Time> = Time::from_millis(0)..=Time::from_secs(60);
@@ -50,7 +51,8 @@ impl Check<'_> {
 
     pub(super) fn compiler(self, given: LimitsTable) -> Result<Compiler, ConfigError> {
         let (key, rest) = ("policies.compile", CompileLimits::default());
-        let limits = tables::limits(self.source, key, given, rest, &NamedLimits::CEILING)?;
+        let limits = tables::limits(self.source, key, given, rest, &NamedLimits::CEILING);
+        let limits = limits.map_err(|error| former::told(self.source, error))?;
         Ok(Compiler {
             limits,
             program: None,
