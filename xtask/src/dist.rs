@@ -2,7 +2,7 @@
 //! folder that a container is built over, and the checksums of all.
 //!
 //! The binary is that of the profile `packaged`, a smaller release: what only a debugger reads is stripped, and the names
-//! of functions stay, for the backtrace of a panic. The same binary at the same commit makes the same files.
+//! of functions stay, for the backtrace of a panic: nothing is packed without them (`symbols`). The same binary at the same commit makes the same files.
 //!
 //! # Not here
 //! The unit, the configuration of the service, and the container file: `xtask/dist` in the repository.
@@ -10,6 +10,7 @@
 mod archive;
 mod container;
 mod deb;
+mod symbols;
 #[cfg(test)]
 mod tests;
 
@@ -72,6 +73,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         version: env!("CARGO_PKG_VERSION"),
         time: commit_time(&workspace.root)?,
     };
+    symbols::check(release.binary)?;
     let folder = workspace.target.join("dist");
     for file in make(&release, &folder)? {
         println!("dist: {}", file.display());
