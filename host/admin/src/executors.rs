@@ -265,7 +265,8 @@ pub(super) async fn changed(
         Err(
             error @ (ChangeRefused::Leaves(_)
             | ChangeRefused::Ended(_)
-            | ChangeRefused::OwnEngine(_)),
+            | ChangeRefused::OwnEngine(_)
+            | ChangeRefused::NoServer(_)),
         ) => Err(ApiError::Conflict(error.to_string())),
     }
 }

@@ -87,8 +87,9 @@ impl Driver {
             ServerChange::Availability(availability) => ExecutorUpdate::Availability(availability),
             ServerChange::Slots(slots) => ExecutorUpdate::SlotsTotal(slots.max(1)),
             ServerChange::TokensPerBlock(tokens) => ExecutorUpdate::TokensPerBlock(tokens),
-            ServerChange::GoesOn => {
-                self.executors.goes_on(executor);
+            ServerChange::Replaced => ExecutorUpdate::Replaced,
+            ServerChange::BrokenStreams(part) => {
+                self.executors.takes_part(executor, part);
                 return;
             }
             ServerChange::Kv(report) => {

@@ -3,13 +3,14 @@
 //!
 //! # Bounds
 //! An outbox holds at most the commands that the machine can order for the slots and queue places
-//! of its executor, a handful for each, and the last load that it was told. It is emptied whenever
+//! of its executor, a handful for each, the last load that it was told, and its last description. It is emptied whenever
 //! the executor reads.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use pointsman_core::{ExecutorId, Incarnation, Micros};
 use pointsman_executor::contract::Command;
+use pointsman_executor::server::BrokenStreams;
 use tokio::sync::mpsc;
 
 use super::operator::Fate;
@@ -29,8 +30,7 @@ struct Link {
     incarnation: Incarnation,
     /// The time of its last news; absent: there was none.
     heard: Option<Micros>,
-    /// True if it goes on with streams that broke off at others.
-    goes_on: bool,
+    broken_streams: BrokenStreams,
 }
 
 impl Executors {
@@ -40,7 +40,7 @@ impl Executors {
             outbox: VecDeque::new(),
             incarnation: Incarnation(0),
             heard: None,
-            goes_on: false,
+            broken_streams: BrokenStreams::End,
         };
         self.links.insert(executor, link);
     }
@@ -82,16 +82,17 @@ impl Executors {
         self.links.get(&executor)?.heard
     }
 
-    /// Notes that `executor` goes on with streams that broke off at others.
-    pub(super) fn goes_on(&mut self, executor: ExecutorId) {
+    /// Notes the part that `executor` takes in streams that break off.
+    pub(super) fn takes_part(&mut self, executor: ExecutorId, part: BrokenStreams) {
         if let Some(link) = self.links.get_mut(&executor) {
-            link.goes_on = true;
+            link.broken_streams = part;
         }
     }
 
     /// The executors that go on with streams that broke off at others.
     pub(super) fn going_on(&self) -> Vec<ExecutorId> {
-        let links = self.links.iter().filter(|(_, link)| link.goes_on);
+        let goes_on = |link: &Link| link.broken_streams == BrokenStreams::GoOn;
+        let links = self.links.iter().filter(|(_, link)| goes_on(link));
         links.map(|(executor, _)| *executor).collect()
     }
 
@@ -101,8 +102,12 @@ impl Executors {
             return;
         };
         let is_load = |command: &Command| matches!(command, Command::Load(_));
+        let describes = |command: &Command| matches!(command, Command::Configure { .. });
         if is_load(&command) {
             link.outbox.retain(|earlier| !is_load(earlier));
+        }
+        if describes(&command) {
+            link.outbox.retain(|earlier| !describes(earlier));
         }
         link.outbox.push_back(command);
     }

@@ -299,6 +299,24 @@ impl Fleet {
         Some(changed)
     }
 
+    /// Describes a server elsewhere anew: its models stay, requests wait and run on; absent: the driver has
+    /// ended.
+    pub async fn configure(
+        &self,
+        server: ServerConfig,
+        terms: ExecutorTerms,
+    ) -> Option<Result<ExecutorRow, ChangeRefused>> {
+        let _members = self.members.lock().await;
+        let name = server.executor_name();
+        let described = Box::new((server, terms));
+        let order = |answer| Operator::Configure(name.clone(), described, answer);
+        let configured = self.driver.operate(order).await?;
+        if configured.is_ok() {
+            info!(executor = name, "executor described anew");
+        }
+        Some(configured)
+    }
+
     /// Serves the models that a server elsewhere was found to have: the machine first, then clients.
     async fn serve(&self, name: &str, models: &[FoundModel]) {
         let mut members = self.members.lock().await;

@@ -3,10 +3,11 @@
 use pointsman_core::rows::{ExecutorKind, Health, NameKind};
 use pointsman_core::{
     AttachError, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate, Handled, Input,
-    Micros, ModelId,
+    Micros, ModelId, PlacementTerms,
 };
 
 use pointsman_executor::contract::Command;
+use pointsman_executor::server::{PromptCache, ServerConfig};
 use pointsman_policy::ShadowReport;
 
 use super::Driver;
@@ -14,7 +15,7 @@ use super::operator::{
     AttachRefused, Attached, ChangeRefused, DeviceRefused, DeviceRow, ExecutorChange, ExecutorRow,
     Fate, ModelRow, Operator, TenantTerms,
 };
-use super::provider::PreparedExecutor;
+use super::provider::{ExecutorTerms, PreparedExecutor};
 
 /// The most names in an error.
 const NAMES_SHOWN: usize = 32;
@@ -41,6 +42,10 @@ impl Driver {
             }
             Operator::Serve(name, models, answer) => {
                 drop(answer.send(self.serve(now, &name, &models)));
+            }
+            Operator::Configure(name, description, answer) => {
+                let (server, terms) = *description;
+                drop(answer.send(self.configure(now, &name, (server, terms))));
             }
             Operator::Change(name, change, answer) => {
                 drop(answer.send(self.change_executor(now, &name, change)));
@@ -125,6 +130,46 @@ impl Driver {
         let models = models.map(|name| self.machine.intern(now, name)).collect();
         self.update(now, executor, ExecutorUpdate::Serves(Some(models)));
         Ok(())
+    }
+
+    /// Describes a server elsewhere anew. What runs there runs on.
+    fn configure(
+        &mut self,
+        now: Micros,
+        name: &str,
+        (server, terms): (ServerConfig, ExecutorTerms),
+    ) -> Result<ExecutorRow, ChangeRefused> {
+        let executor = self.executor_named(name)?;
+        let info = self.machine.executor_info(executor);
+        if info.is_some_and(|info| info.kind != ExecutorKind::Remote) {
+            return Err(ChangeRefused::NoServer(name.to_owned()));
+        }
+        if self.executors.fate(executor) == Fate::Leaves {
+            return Err(ChangeRefused::Leaves(name.to_owned()));
+        }
+        if let Some(spans) = &mut self.spans {
+            spans.attached(executor, server.url.clone());
+        }
+        let placement = PlacementTerms {
+            group: terms.group,
+            models_max: terms.models_max,
+            queue_limit: terms.queue,
+            model_unload_delay: terms.model_unload_delay,
+            assumes_prompts: server.prompt_cache == PromptCache::Assumed,
+        };
+        self.update(
+            now,
+            executor,
+            ExecutorUpdate::ShareWeight(terms.share_weight),
+        );
+        self.update(now, executor, ExecutorUpdate::Terms(placement));
+        let described = Command::Configure {
+            server: Box::new(server),
+            models_max: terms.models_max,
+        };
+        self.executors.send(executor, described);
+        let row = self.executor_row(executor);
+        row.ok_or_else(|| self.unknown_executor(name))
     }
 
     fn change_executor(

@@ -15,7 +15,7 @@ use pointsman_core::{
 };
 use pointsman_executor::delivery::Authorship;
 use pointsman_executor::handle::EngineHandle;
-use pointsman_executor::server::ServerLoad;
+use pointsman_executor::server::{ServerConfig, ServerLoad};
 use pointsman_policy::{Candidate, ShadowReport};
 use tokio::sync::oneshot;
 
@@ -24,7 +24,7 @@ use super::decisions::Trace;
 use super::finished::FinishedRequest;
 pub use super::forecast::{ExplainedDraft, ForecastDraft};
 use super::message::{Hints, Load, TicketId};
-use super::provider::PreparedExecutor;
+use super::provider::{ExecutorTerms, PreparedExecutor};
 
 /// A question or an order of an operator.
 #[derive(Debug)]
@@ -57,6 +57,12 @@ pub enum Operator {
         String,
         Vec<String>,
         oneshot::Sender<Result<(), ChangeRefused>>,
+    ),
+    /// The description and the terms of a server elsewhere, an executor by name, from now on.
+    Configure(
+        String,
+        Box<(ServerConfig, ExecutorTerms)>,
+        oneshot::Sender<Result<ExecutorRow, ChangeRefused>>,
     ),
     /// A change of an executor, by name.
     Change(
@@ -329,6 +335,9 @@ pub enum ChangeRefused {
     /// The executor's load is known here.
     #[error("executor `{0}` is an engine of this server, which knows its load")]
     OwnEngine(String),
+    /// The executor is described by its model and its device.
+    #[error("executor `{0}` is an engine of this server: give the backend another name")]
+    NoServer(String),
 }
 
 /// The reason why an order about a device is refused.

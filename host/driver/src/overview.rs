@@ -1,6 +1,6 @@
 //! The state of the host and of one executor, for operators.
 
-use pointsman_core::rows::{NameKind, Stage};
+use pointsman_core::rows::{ExecutorLoad, NameKind, Stage};
 use pointsman_core::{ExecutorId, Micros};
 
 use super::Driver;
@@ -125,6 +125,11 @@ impl Driver {
         let info = self.machine.executor_info(id)?;
         let load = self.machine.executor_load(id)?;
         let snapshot = self.machine.executor_snapshot(id)?;
+        let load = ExecutorLoad {
+            // Those who choose are told of slots that are closed, too.
+            slots_used: snapshot.slots_used,
+            ..load
+        };
         let models = info.serves.map(|models| {
             let names = models
                 .iter()

@@ -173,6 +173,28 @@ pub enum ExecutorUpdate {
     Availability(Availability),
     /// The executor has so many tokens in one block; absent: no paged KV.
     TokensPerBlock(Option<u32>),
+    /// Requests are placed on the executor on these terms from now on. What is there beyond them stays.
+    Terms(PlacementTerms),
+    /// Another server stands behind the executor from now on: nothing is known of its cache or its faults,
+    /// and it is busy until it says otherwise. What runs on the one before runs on.
+    Replaced,
+}
+
+/// The terms on which requests are placed on an executor, as far as they can change while it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PlacementTerms {
+    /// The topology group ([`ExecutorSpec::group`]).
+    pub group: u32,
+    /// The number of distinct models that may run at once; absent: unlimited.
+    pub models_max: Option<u32>,
+    /// Requests that may be placed there and not started, per class.
+    pub queue_limit: u32,
+    /// The time in µs for which a model stays loaded after its last sequence.
+    pub model_unload_delay: Micros,
+    /// True if the prompts that were sent there last are assumed to be cached there. Ignored where the
+    /// machine keeps the books of the blocks.
+    pub assumes_prompts: bool,
 }
 
 /// The answer of a server elsewhere to somebody who has new work for it. What runs there runs on.

@@ -43,8 +43,8 @@ pub use feed::{Feed, Named, Relay, RowSource};
 pub use handled::{AttachError, Handled};
 pub use input::{
     Availability, BlockKind, DeviceSpec, ExecutorSpec, ExecutorUpdate, Input, InternedId, Kept,
-    KvReport, KvSpec, NewRequest, PrefixEvent, Progress, PromptBlocks, PromptCount, ReadableBlocks,
-    RetryClass, SequenceRef, StepReport, Tier,
+    KvReport, KvSpec, NewRequest, PlacementTerms, PrefixEvent, Progress, PromptBlocks, PromptCount,
+    ReadableBlocks, RetryClass, SequenceRef, StepReport, Tier,
 };
 pub use monitor::{
     ExecutorSnapshot, Obstacle, PotentialLoad, Probe, ProbedExecutor, QueueSnapshot, WaitReason,

@@ -25,7 +25,7 @@ use pointsman_events::{
 
 use crate::delivery::StopReason;
 use crate::job::JobState;
-use crate::server::ServerLoad;
+use crate::server::{BrokenStreams, ServerConfig, ServerLoad};
 use crate::trace::TraceHeaders;
 
 /// An order of the driver to an executor.
@@ -59,6 +59,14 @@ pub enum Command {
     Arrange(Arrangement),
     /// The load of a server elsewhere, as somebody has told it. An engine here knows its own.
     Load(ServerLoad),
+    /// A server elsewhere is described so from now on: to requests that start, and when it is asked. What runs
+    /// there runs on as it began. An engine here is told nothing of the kind.
+    Configure {
+        /// The server.
+        server: Box<ServerConfig>,
+        /// The most models that it may have loaded where it takes orders; absent: it decides.
+        models_max: Option<u32>,
+    },
 }
 
 /// A sequence to start.
@@ -152,6 +160,8 @@ pub enum ServerChange {
     TokensPerBlock(Option<u32>),
     /// The server's KV blocks are counted so.
     Kv(KvReport),
-    /// The server goes on with streams that broke off at others.
-    GoesOn,
+    /// The server takes this part in streams that break off.
+    BrokenStreams(BrokenStreams),
+    /// Another server is there from now on, and has not been heard yet.
+    Replaced,
 }

@@ -7,6 +7,8 @@
 //! that turns back the only request takes none until it is found well again, and that is asked later each
 //! time.
 
+mod configure;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -28,12 +30,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
-use crate::asker::{self, Asker};
 use crate::client::{Connections, ServerClient};
 use crate::findings::Findings;
 use crate::open::OpenCall;
-use crate::poll::{Poll, Poller};
-use crate::residency::{Residency, ResidencyTerms};
+use crate::poll::{self, Poll};
+use crate::residency::{Reach, Residency, ResidencyTerms};
 use crate::sequence::{Sequence, SequenceEnd, Timeouts};
 use crate::watch::Usage;
 
@@ -72,8 +73,6 @@ pub(crate) enum News {
     Began(SequenceRef),
     /// A request has ended at the server.
     Ended(SequenceRef, SequenceEnd, Option<Box<BrokenStream>>),
-    /// The server was asked.
-    Asked(Findings),
 }
 
 /// The part of what was heard that the driver is told.
@@ -85,16 +84,20 @@ enum Heard {
 
 /// The task of an executor elsewhere.
 struct Remote {
-    // Immutable.
+    // Immutable, but for a new description.
     spec: RemoteSpec,
-    name: String,
     client: ServerClient,
+    // Immutable.
+    name: String,
+    runtime: Handle,
     stats: Arc<EngineStats>,
     found: watch::Sender<Arc<[FoundModel]>>,
     residency: Arc<Residency>,
     poll: Arc<Poll>,
     news: mpsc::Sender<News>,
     // Owned.
+    /// The findings of the task that asks the server, which ends with this.
+    findings: mpsc::Receiver<Findings>,
     running: BTreeMap<RequestId, OpenCall>,
     standing: Standing,
 }
@@ -121,28 +124,14 @@ pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
     let (news, news_inbox) = mpsc::channel(NEWS_MAX);
     let stats = Arc::new(EngineStats::default());
     let (found, found_seen) = watch::channel(Arc::from([]));
-    let server = &spec.server;
-    let client = ServerClient::new(spec.connections.clone(), server);
+    let client = ServerClient::new(spec.connections.clone(), &spec.server);
     let poll = Arc::new(Poll::default());
-    let residency = Residency::new(
-        server.executor_name(),
-        client.clone(),
-        ResidencyTerms {
-            models_max: spec.models_max,
-            load_timeout: server.load_timeout,
-            unload_after: server.unload_after,
-        },
-    );
-    let poller = Poller {
-        asker: Asker::new(client.clone(), server),
-        residency: Arc::clone(&residency),
-        poll: Arc::clone(&poll),
-        usual: server.poll,
-        news: news.clone(),
-    };
-    runtime.spawn(poller.run());
+    let name = spec.server.executor_name();
+    let residency = Residency::new(name.clone(), spec.reach(&client));
     let remote = Remote {
-        name: server.executor_name(),
+        findings: poll::start(runtime, &spec.server, (&client, &residency, &poll)),
+        runtime: runtime.clone(),
+        name,
         client,
         stats: Arc::clone(&stats),
         found,
@@ -162,6 +151,22 @@ pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
     }
 }
 
+// === impl RemoteSpec ===
+
+impl RemoteSpec {
+    /// The way to the server's models.
+    fn reach(&self, client: &ServerClient) -> Reach {
+        Reach {
+            client: client.clone(),
+            terms: ResidencyTerms {
+                models_max: self.models_max,
+                load_timeout: self.server.load_timeout,
+                unload_after: self.server.unload_after,
+            },
+        }
+    }
+}
+
 // === impl Heard ===
 
 impl Heard {
@@ -178,14 +183,10 @@ impl Heard {
 
 impl Remote {
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut news: mpsc::Receiver<News>) {
-        if !self.spec.server.models.is_empty() {
-            let models = asker::named(&self.spec.server.models);
-            self.found.send_replace(models);
-        }
-        if self.spec.server.broken_streams == BrokenStreams::GoOn {
-            let goes_on = Event::Changed(ServerChange::GoesOn);
+        self.name_models();
+        if let Some(part) = self.takes_part(BrokenStreams::End) {
             // Without a driver the first command tells.
-            drop(self.report(vec![goes_on]).await);
+            drop(self.report(vec![part]).await);
         }
         let mut reports = interval(REPORT_EVERY);
         reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -196,6 +197,7 @@ impl Remote {
                     None => break,
                 },
                 Some(news) = news.recv() => self.hear(news),
+                Some(findings) = self.findings.recv() => self.hear_of(findings),
                 _ = reports.tick(), if !self.running.is_empty() => Heard::of(self.progress()),
             };
             if let Heard::News(events) = heard
@@ -225,6 +227,7 @@ impl Remote {
             // A server elsewhere has no blocks of ours, and makes steps of its own.
             Command::Grant { .. } | Command::SetBudget { .. } | Command::Arrange(_) => Vec::new(),
             Command::Load(told) => self.told(told),
+            Command::Configure { server, models_max } => self.configure(*server, models_max),
         }
     }
 
@@ -280,11 +283,14 @@ impl Remote {
         match news {
             News::Began(sequence) => Heard::of(self.began(sequence).into_iter().collect()),
             News::Ended(sequence, end, broken) => Heard::of(self.ended(sequence, end, broken)),
-            News::Asked(findings) if findings.availability == Availability::Silent => {
-                Heard::of(self.asked(findings))
-            }
+        }
+    }
+
+    fn hear_of(&mut self, findings: Findings) -> Heard {
+        match findings.availability {
+            Availability::Silent => Heard::of(self.asked(findings)),
             // That it answers is news, though nothing has changed.
-            News::Asked(findings) => Heard::News(self.asked(findings)),
+            Availability::Open | Availability::Busy => Heard::News(self.asked(findings)),
         }
     }
 

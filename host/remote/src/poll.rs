@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use pointsman_executor::server::ServerConfig;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use crate::asker::{Asker, Ours};
-use crate::executor::News;
+use crate::client::ServerClient;
+use crate::findings::Findings;
 use crate::residency::Residency;
 
 /// The state of things that makes rounds come early or late.
@@ -23,13 +26,31 @@ pub(crate) struct Poll {
 }
 
 /// The task that asks a server again and again, until nobody hears of it any more.
-pub(crate) struct Poller {
-    pub(crate) asker: Asker,
-    pub(crate) residency: Arc<Residency>,
-    pub(crate) poll: Arc<Poll>,
+struct Poller {
+    asker: Asker,
+    residency: Arc<Residency>,
+    poll: Arc<Poll>,
     /// The usual pause between two rounds.
-    pub(crate) usual: Duration,
-    pub(crate) news: mpsc::Sender<News>,
+    usual: Duration,
+    found: mpsc::Sender<Findings>,
+}
+
+/// Starts the task that asks a server. It ends when what is returned is dropped.
+pub(crate) fn start(
+    runtime: &Handle,
+    server: &ServerConfig,
+    (client, residency, poll): (&ServerClient, &Arc<Residency>, &Arc<Poll>),
+) -> mpsc::Receiver<Findings> {
+    let (found, findings) = mpsc::channel(1);
+    let poller = Poller {
+        asker: Asker::new(client.clone(), server),
+        residency: Arc::clone(residency),
+        poll: Arc::clone(poll),
+        usual: server.poll,
+        found,
+    };
+    runtime.spawn(poller.run());
+    findings
 }
 
 // === impl Poll ===
@@ -54,22 +75,22 @@ impl Poll {
 // === impl Poller ===
 
 impl Poller {
-    pub(crate) async fn run(mut self) {
+    async fn run(mut self) {
         loop {
             let ours = self.poll.ours();
             let findings = tokio::select! {
                 findings = self.asker.ask(ours) => findings,
-                () = self.news.closed() => return,
+                () = self.found.closed() => return,
             };
             self.residency.found(&findings);
-            if self.news.send(News::Asked(findings)).await.is_err() {
+            if self.found.send(findings).await.is_err() {
                 return;
             }
             // The next question does not wait for it.
             tokio::spawn(Arc::clone(&self.residency).unload_idle());
             let pause = self.poll.pause().unwrap_or(self.usual);
             tokio::select! {
-                () = self.news.closed() => return,
+                () = self.found.closed() => return,
                 // Elapsed or nudged, it is time to ask.
                 _elapsed = timeout(pause, self.poll.nudge.notified()) => {}
             }

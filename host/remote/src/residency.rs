@@ -43,14 +43,21 @@ pub(crate) struct ResidencyTerms {
     pub(crate) unload_after: Option<Duration>,
 }
 
+/// The way to a server, and the terms on which it is given orders.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    pub(crate) client: ServerClient,
+    pub(crate) terms: ResidencyTerms,
+}
+
 /// The models of one server.
 #[derive(Debug)]
 pub(crate) struct Residency {
     // Immutable.
     executor: String,
-    client: ServerClient,
-    terms: ResidencyTerms,
     // Owned.
+    /// The way to the server, which operators change while it serves.
+    reach: Mutex<Reach>,
     known: Mutex<Known>,
     /// Held by whoever gives the server an order.
     turn: Turn<()>,
@@ -186,14 +193,28 @@ fn status(model: &Value) -> Option<&str> {
 // === impl Residency ===
 
 impl Residency {
-    pub(crate) fn new(executor: String, client: ServerClient, terms: ResidencyTerms) -> Arc<Self> {
+    pub(crate) fn new(executor: String, reach: Reach) -> Arc<Self> {
         Arc::new(Self {
             executor,
-            client,
-            terms,
+            reach: Mutex::new(reach),
             known: Mutex::default(),
             turn: Turn::new(()),
         })
+    }
+
+    /// Reaches the server in this way from now on.
+    pub(crate) fn describe(&self, reach: Reach) {
+        *self.reach() = reach;
+    }
+
+    /// Forgets what is loaded: another server is there. Requests of ours stay counted.
+    pub(crate) fn forget(&self) {
+        let mut known = self.known();
+        known.orders = None;
+        known.models.retain(|_, resident| resident.ours > 0);
+        for resident in known.models.values_mut() {
+            resident.loaded = None;
+        }
     }
 
     /// Takes note of what a round of questions found. A server that was not heard keeps what it had.
@@ -242,7 +263,7 @@ impl Residency {
         if self.lacks(model).is_none() {
             return Ok(());
         }
-        let limit = self.terms.load_timeout;
+        let limit = self.terms().load_timeout;
         let brought = async {
             let _turn = self.turn.lock().await;
             self.bring_now(model).await
@@ -274,7 +295,7 @@ impl Residency {
 
     /// Unloads the models that have been idle for long. Where an order is under way, that is left to the next call.
     pub(crate) async fn unload_idle(self: Arc<Self>) {
-        let Some(after) = self.terms.unload_after else {
+        let Some(after) = self.terms().unload_after else {
             return;
         };
         let Ok(_turn) = self.turn.try_lock() else {
@@ -282,7 +303,7 @@ impl Residency {
         };
         let is_due = |resident: &Resident| resident.idle_since.elapsed() >= after;
         while let Some((orders, model)) = self.take_idle(is_due) {
-            let unloaded = timeout(self.terms.load_timeout, self.unload(orders, &model)).await;
+            let unloaded = timeout(self.terms().load_timeout, self.unload(orders, &model)).await;
             if let Ok(Err(why)) = unloaded {
                 warn!(
                     executor = self.executor,
@@ -310,7 +331,7 @@ impl Residency {
 
     /// A model that has to leave before another is loaded; absent: none has to, or none can.
     fn in_the_way(&self) -> Option<String> {
-        let max = usize::try_from(self.terms.models_max?).ok()?;
+        let max = usize::try_from(self.terms().models_max?).ok()?;
         let is_loaded = |it: &&Resident| it.loaded == Some(true);
         if self.known().models.values().filter(is_loaded).count() < max {
             return None;
@@ -332,6 +353,18 @@ impl Residency {
         }
         longest.loaded = Some(false);
         Some((orders, name.clone()))
+    }
+
+    fn client(&self) -> ServerClient {
+        self.reach().client.clone()
+    }
+
+    fn terms(&self) -> ResidencyTerms {
+        self.reach().terms
+    }
+
+    fn reach(&self) -> MutexGuard<'_, Reach> {
+        self.reach.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -362,10 +395,9 @@ impl Residency {
             body.to_string().into()
         });
         let call = (Method::POST, path);
-        let sent = self
-            .client
-            .ask(call, (headers, body), self.terms.load_timeout);
-        let (status, answer) = sent.await.map_err(|error| error.to_string())?;
+        let Reach { client, terms } = self.reach().clone();
+        let sent = client.ask(call, (headers, body), terms.load_timeout).await;
+        let (status, answer) = sent.map_err(|error| error.to_string())?;
         // It may have become so by itself.
         if !status.is_success() && status != StatusCode::BAD_REQUEST {
             return Err(format!("{path} answers {status}"));
@@ -397,7 +429,7 @@ impl Residency {
             return Ok(Value::Null);
         };
         let path = orders.look_path();
-        let asked = self.client.json(path, PATIENCE).await;
+        let asked = self.client().json(path, PATIENCE).await;
         let answer = asked
             .map_err(|error| error.to_string())?
             .unwrap_or_default();

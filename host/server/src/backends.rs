@@ -1,8 +1,11 @@
-//! Servers elsewhere as the configuration file and DNS have them: attached and removed while the host
-//! runs.
+//! Servers elsewhere as the configuration file and DNS have them: attached, described anew and removed while
+//! the host runs.
 //!
 //! The file is read again when it has changed, for its `[[backends]]` alone; one that is wrong changes
 //! nothing and is logged. A backend that resolves its host's name stands for a server at each address.
+//! One that is written differently and keeps its name is described anew: its models stay known, and no
+//! request of it fails. Where names change, those that come are heard before those go that alone serve a
+//! model.
 //!
 //! # Not here
 //! Servers that operators add and remove (`pointsman-admin`): they are left alone.
@@ -13,8 +16,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::fleet::{AddError, Fleet};
-use pointsman_driver::operator::ExecutorChange;
+use pointsman_driver::operator::{ChangeRefused, ExecutorChange};
 use pointsman_executor::server::ServerConfig;
 use tokio::net::lookup_host;
 use tokio::task;
@@ -26,6 +30,9 @@ use crate::config::{BackendConfig, Config, Flags};
 /// The time between two looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// The time in which a server that was attached is heard, or others no longer stay for its sake.
+const COMES_WITHIN: Duration = Duration::from_secs(10);
+
 /// The servers that are to be there, and those that are.
 struct Roster {
     // Immutable.
@@ -35,6 +42,9 @@ struct Roster {
     wanted: Vec<Wanted>,
     /// The servers attached from here, by the executor's name.
     attached: BTreeMap<String, BackendConfig>,
+    /// The servers attached of which no model is known yet, each with the end of the time for which others
+    /// stay for their sake.
+    coming: BTreeMap<String, Instant>,
     /// The last change of the file; absent: there is no file.
     changed: Option<SystemTime>,
     /// Servers that could not be attached, and are not logged again.
@@ -58,12 +68,13 @@ pub(crate) async fn start(config: &Config, fleet: &Arc<Fleet>) -> Result<(), Add
         flags: config.flags.clone(),
         wanted: wanted(&config.backends),
         attached: BTreeMap::new(),
+        coming: BTreeMap::new(),
         changed: changed(config.flags.config.as_ref()),
         refused: BTreeMap::new(),
     };
     roster.resolve().await;
     for (name, backend) in roster.desired() {
-        roster.attach(fleet, name, backend).await?;
+        roster.attach(fleet, &name, &backend).await?;
     }
     let changes = config.flags.config.is_some() || roster.wanted.iter().any(|it| it.due.is_some());
     if changes {
@@ -90,6 +101,13 @@ fn wanted(backends: &[BackendConfig]) -> Vec<Wanted> {
         due: backend.resolve.map(|_| Instant::now()),
     });
     wanted.collect()
+}
+
+/// The models that an executor serves.
+fn serves<'a>(catalog: &'a Catalog, name: &str) -> &'a [String] {
+    let mut executors = catalog.executors.iter();
+    let executor = executors.find(|executor| executor.name == name);
+    executor.map_or(&[], |executor| &executor.models)
 }
 
 fn changed(path: Option<&PathBuf>) -> Option<SystemTime> {
@@ -145,44 +163,100 @@ impl Roster {
             .collect()
     }
 
-    /// Removes and attaches what differs.
+    /// Describes anew, attaches and removes what differs. What comes does so before what goes.
     async fn reconcile(&mut self, fleet: &Arc<Fleet>) {
         let desired = self.desired();
-        let differs =
-            |(name, backend): &(&String, &BackendConfig)| desired.get(*name) != Some(*backend);
-        let gone = self.attached.iter().filter(differs);
-        let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
-        for name in gone {
+        for (name, backend) in &desired {
+            if self.attached.get(name) == Some(backend) {
+                continue;
+            }
+            // One of that name may still have requests to end: it is tried again.
+            if let Err(error) = self.bring(fleet, name, backend).await
+                && self.refused.get(name) != Some(&error)
+            {
+                info!(
+                    executor = name,
+                    error, "a backend is not as it is to be yet"
+                );
+                self.refused.insert(name.clone(), error);
+            }
+        }
+        let catalog = fleet.catalog().borrow().clone();
+        self.coming.retain(|name, until| {
+            let is_here = self.attached.contains_key(name) && !serves(&catalog, name).is_empty();
+            desired.contains_key(name) && !is_here && *until > Instant::now()
+        });
+        let gone = self.attached.keys();
+        let gone = gone.filter(|name| !desired.contains_key(*name));
+        let gone = gone.filter(|name| self.may_go(&catalog, &desired, name));
+        for name in gone.cloned().collect::<Vec<_>>() {
             self.attached.remove(&name);
             // An operator may have removed it already.
             drop(fleet.change(&name, ExecutorChange::Remove).await);
         }
-        for (name, backend) in desired {
-            if self.attached.contains_key(&name) {
-                continue;
-            }
-            // One of that name may still have requests to end: it is tried again.
-            if let Err(error) = self.attach(fleet, name.clone(), backend).await {
-                let error = error.to_string();
-                if self.refused.get(&name) != Some(&error) {
-                    info!(executor = name, error, "a backend is not attached yet");
-                    self.refused.insert(name, error);
+    }
+
+    /// Has a server as it is to be: one that is attached is described anew and keeps its models and requests.
+    async fn bring(
+        &mut self,
+        fleet: &Arc<Fleet>,
+        name: &str,
+        backend: &BackendConfig,
+    ) -> Result<(), String> {
+        if self.attached.contains_key(name) {
+            let (server, terms) = (backend.server.clone(), backend.terms);
+            match fleet.configure(server, terms).await {
+                None => return Err("the host is shutting down".to_owned()),
+                Some(Ok(_)) => {
+                    self.settled(name, backend);
+                    return Ok(());
                 }
+                // An operator has removed it.
+                Some(Err(ChangeRefused::Unknown { .. })) => {}
+                Some(Err(error)) => return Err(error.to_string()),
             }
         }
+        let attached = self.attach(fleet, name, backend).await;
+        attached.map_err(|error| error.to_string())
+    }
+
+    /// True unless `name` alone serves a model, while others that came have not been heard yet.
+    fn may_go(
+        &self,
+        catalog: &Catalog,
+        desired: &BTreeMap<String, BackendConfig>,
+        name: &str,
+    ) -> bool {
+        let stays = |executor: &&ExecutorEntry| {
+            let theirs = &executor.name;
+            !self.attached.contains_key(theirs) || desired.contains_key(theirs)
+        };
+        let mut models = serves(catalog, name).iter();
+        let is_served = |model: &String| {
+            let mut stay = catalog.executors.iter().filter(stays);
+            stay.any(|executor| executor.models.contains(model))
+        };
+        self.coming.is_empty() || models.all(is_served)
     }
 
     async fn attach(
         &mut self,
         fleet: &Arc<Fleet>,
-        name: String,
-        backend: BackendConfig,
+        name: &str,
+        backend: &BackendConfig,
     ) -> Result<(), AddError> {
         let (server, terms) = (backend.server.clone(), backend.terms);
         Arc::clone(fleet).connect(server, terms).await?;
-        self.refused.remove(&name);
-        self.attached.insert(name, backend);
+        self.coming
+            .insert(name.to_owned(), Instant::now() + COMES_WITHIN);
+        self.settled(name, backend);
         Ok(())
+    }
+
+    /// Takes note of a server that is as it is to be.
+    fn settled(&mut self, name: &str, backend: &BackendConfig) {
+        self.refused.remove(name);
+        self.attached.insert(name.to_owned(), backend.clone());
     }
 }
 
@@ -219,6 +293,7 @@ mod tests {
             flags: Flags::default(),
             wanted: wanted(&config.backends),
             attached: BTreeMap::new(),
+            coming: BTreeMap::new(),
             changed: None,
             refused: BTreeMap::new(),
         }

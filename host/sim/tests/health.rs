@@ -3,11 +3,14 @@
 mod common;
 
 use common::{
-    END, World, add_device, add_executor, arrive, executor_with, facts, placements, request,
-    seconds, steps, world_with,
+    END, World, add_device, add_executor, arrive, cancel, executor_with, facts, is_running, placed,
+    placements, refusals, request, seconds, slots_used, steps, world_with,
 };
 use pointsman_core::rows::Health;
-use pointsman_core::{Config, ExecutorId, ExecutorUpdate, Fact, Outcome, RequestId, RetryClass};
+use pointsman_core::{
+    Availability, Config, ExecutorId, ExecutorUpdate, Fact, Micros, Outcome, PlacementTerms,
+    RequestId, RetryClass,
+};
 
 const CONFIG: fn() -> Config = || Config {
     degraded_after: 2,
@@ -46,6 +49,11 @@ fn healths(world: &World, executor: ExecutorId) -> Vec<Health> {
         (*id == executor).then_some(*health)
     });
     told.collect()
+}
+
+/// True if a request is in the queue of an executor.
+fn is_queued_there(world: &World, id: RequestId) -> bool {
+    placed(world, id).is_some() && !is_running(world, id)
 }
 
 fn is_waiting(world: &World, id: RequestId) -> bool {
@@ -100,6 +108,138 @@ fn after_its_rest_one_fault_brings_the_next_and_one_success_makes_whole() {
         Health::Up,
         "its faults are forgiven"
     );
+}
+
+/// A host whose executor has just rested.
+fn rested() -> (World, ExecutorId) {
+    let (mut world, executor) = host();
+    for _ in 0..4 {
+        fault(&mut world, executor);
+    }
+    let failed: Vec<RequestId> = world.unended().collect();
+    for id in failed {
+        cancel(&mut world, id);
+    }
+    let over = world.now().after(seconds(5));
+    world.run_until(over);
+    (world, executor)
+}
+
+#[test]
+fn after_its_rest_one_request_goes_there_until_one_has_been_served() {
+    let (mut world, executor) = rested();
+    let ids: Vec<RequestId> = (0..3).map(|_| arrive(&mut world, request(4, 3))).collect();
+    let running =
+        |world: &World| -> Vec<bool> { ids.iter().map(|id| is_running(world, *id)).collect() };
+    steps(&mut world, executor, 2);
+    assert_eq!(running(&world), [true, false, false]);
+    let load = world.machine.executor_load(executor).expect("it is there");
+    assert_eq!(load.slots_used, 8, "those who choose see no free slot");
+    // The time for which it is doubtful is over, and nothing has been served yet.
+    let over = world.now().after(seconds(6));
+    world.skip(over);
+    world.settle();
+    assert_eq!(health(&world, executor), Health::Up);
+    assert_eq!(running(&world), [true, false, false]);
+    steps(&mut world, executor, 1);
+    world.settle();
+    assert_eq!(running(&world), [false, true, true]);
+    assert!(refusals(&world).is_empty());
+}
+
+#[test]
+fn a_probe_that_leaves_or_fails_lets_another_one_go_in_its_time() {
+    let (mut world, executor) = rested();
+    let first = arrive(&mut world, request(4, 3));
+    let others = [(); 2].map(|()| arrive(&mut world, request(4, 3)));
+    cancel(&mut world, first);
+    steps(&mut world, executor, 1);
+    assert_eq!(others.map(|id| is_running(&world, id)), [true, false]);
+    world.fail(executor, others[0], RetryClass::Elsewhere);
+    world.settle();
+    assert_eq!(health(&world, executor), Health::Down);
+    assert!(!is_running(&world, others[1]));
+    let over = world.now().after(seconds(5));
+    world.run_until(over);
+    assert_eq!(slots_used(&world, executor), 1);
+}
+
+#[test]
+fn of_the_queue_of_one_that_has_rested_one_starts() {
+    let mut world = world_with(CONFIG());
+    let device = add_device(&mut world, 64);
+    let executor = executor_with(&mut world, device, |spec, _| {
+        (spec.slots_total, spec.queue_limit) = (4, 8);
+    });
+    let ids: Vec<RequestId> = (0..10).map(|_| arrive(&mut world, request(4, 3))).collect();
+    for id in &ids[..4] {
+        world.fail(executor, *id, RetryClass::Elsewhere);
+    }
+    world.settle();
+    assert_eq!(health(&world, executor), Health::Down);
+    let started = slots_used(&world, executor);
+    assert_eq!(started, 3, "the fourth fault was the last straw");
+    for id in &ids[4..7] {
+        cancel(&mut world, *id);
+    }
+    steps(&mut world, executor, 1);
+    assert_eq!(
+        slots_used(&world, executor),
+        0,
+        "nothing starts while it rests"
+    );
+    let over = world.now().after(seconds(5));
+    world.run_until(over);
+    assert_eq!(slots_used(&world, executor), 1);
+    assert!(world.run_out(END));
+}
+
+#[test]
+fn terms_that_are_lowered_count_for_what_comes_after_them() {
+    let mut world = world_with(CONFIG());
+    let device = add_device(&mut world, 64);
+    let executor = executor_with(&mut world, device, |spec, _| {
+        (spec.slots_total, spec.queue_limit) = (1, 2);
+    });
+    let ids = [(); 3].map(|()| arrive(&mut world, request(4, 2)));
+    assert!(is_queued_there(&world, ids[2]));
+    let terms = PlacementTerms {
+        group: 7,
+        models_max: Some(1),
+        queue_limit: 1,
+        model_unload_delay: Micros(0),
+        assumes_prompts: false,
+    };
+    world.update(executor, ExecutorUpdate::Terms(terms));
+    let info = world.machine.executor_info(executor).expect("it is there");
+    assert_eq!((info.group, info.queue_limit), (7, 1));
+    let waits = arrive(&mut world, request(4, 2));
+    assert!(is_queued_there(&world, ids[2]) && is_waiting(&world, waits));
+    steps(&mut world, executor, 2);
+    world.settle();
+    assert!(is_waiting(&world, waits), "one is in the queue");
+    steps(&mut world, executor, 2);
+    world.settle();
+    assert!(is_queued_there(&world, waits));
+    assert!(world.run_out(END));
+}
+
+#[test]
+fn another_server_in_the_place_of_one_has_no_faults_and_is_heard_before_it_is_sent_anything() {
+    let (mut world, executor) = host();
+    let running = arrive(&mut world, request(4, 3));
+    for _ in 0..4 {
+        fault(&mut world, executor);
+    }
+    world.update(executor, ExecutorUpdate::Replaced);
+    assert_eq!(health(&world, executor), Health::Up);
+    let waits = arrive(&mut world, request(4, 3));
+    assert!(is_waiting(&world, waits));
+    let open = ExecutorUpdate::Availability(Availability::Open);
+    world.update(executor, open);
+    world.settle();
+    assert!(is_running(&world, waits) && is_running(&world, running));
+    assert!(world.run_out(END));
 }
 
 #[test]

@@ -11,9 +11,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fastrand::Rng;
 use pointsman_core::rows::{ExecutorKind, Health, RequestClass, Role};
 use pointsman_core::{
-    BlockHash, BlockKind, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate,
-    Fact, Hook, Input, KvReport, KvSpec, Machine, Micros, ModelId, NewRequest, NoPolicies, Outcome,
-    Policies, PrefixEvent, PromptBlocks, ReadableBlocks, RequestId, RetryClass, TenantId, Tier,
+    Availability, BlockHash, BlockKind, Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec,
+    ExecutorUpdate, Fact, Hook, Input, KvReport, KvSpec, Machine, Micros, ModelId, NewRequest,
+    NoPolicies, Outcome, PlacementTerms, Policies, PrefixEvent, PromptBlocks, ReadableBlocks,
+    RequestId, RetryClass, TenantId, Tier,
 };
 use pointsman_sim::{Adversary, EngineProfile, World, replay};
 
@@ -30,6 +31,16 @@ fn config(rng: &mut Rng) -> Config {
         wait_max: Micros(40 * SECOND),
         change_log_max: 64,
         ..Config::default()
+    }
+}
+
+fn some_terms(rng: &mut Rng) -> PlacementTerms {
+    PlacementTerms {
+        group: rng.u32(0..3),
+        models_max: rng.bool().then(|| rng.u32(1..3)),
+        queue_limit: rng.u32(0..4),
+        model_unload_delay: Micros(rng.u64(0..3) * SECOND),
+        assumes_prompts: rng.bool(),
     }
 }
 
@@ -247,7 +258,7 @@ impl<P: Policies> Run<P> {
             self.world.input(Input::TokensPerStepSet(device, tokens));
             return;
         }
-        let update = match rng.u32(0..8) {
+        let update = match rng.u32(0..10) {
             0 => {
                 self.world.lose_keeping(executor, |left| rng.u32(0..=left));
                 return;
@@ -258,6 +269,12 @@ impl<P: Policies> Run<P> {
             4 => ExecutorUpdate::SlotsTotal(rng.u32(1..5)),
             5 => ExecutorUpdate::ShareWeight(rng.u32(0..5)),
             6 => ExecutorUpdate::Detach,
+            7 => ExecutorUpdate::Terms(some_terms(rng)),
+            8 => {
+                let open = ExecutorUpdate::Availability(Availability::Open);
+                self.world.update(executor, ExecutorUpdate::Replaced);
+                open
+            }
             _ => {
                 self.attach();
                 return;

@@ -216,3 +216,42 @@ async fn a_server_that_keeps_failing_rests_and_is_tried_again() -> Result<()> {
     good.allow(1000);
     over(serving).await
 }
+
+#[tokio::test]
+async fn a_server_that_has_rested_is_sent_one_request_until_it_has_served_one() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving_with([backend("one", &mock)?], |config| {
+        config.core.degraded_after = 1;
+        config.core.down_after = 1;
+        config.core.down_for = Micros(300_000);
+        config.core.unserved_max = Micros(60_000_000);
+    });
+    let serving = serving.await?;
+    let client = serving.client;
+    mock.does(Conduct::Status(500, &[]));
+    for _ in 0..2 {
+        ensure!(client.chat("hello").await?.status == 502);
+    }
+    executors_until(client, |list| named(list, "one")["health"] == "down").await?;
+    mock.does(Conduct::Steps(1));
+    let asked = mock.seen(CHAT).len();
+    let waiting: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(async move { client.chat("hello").await }))
+        .collect();
+    // The one that goes first is under way: the others wait, though there are slots.
+    mock.runs(1).await?;
+    let rounds = mock.seen("/v1/models").len();
+    mock.heard("/v1/models", rounds + 3).await?;
+    let list = executors_until(client, |_| true).await?;
+    let one = named(&list, "one");
+    ensure!(one["slots_used"] == 1 && one["slots_total"] == 64, "{one}");
+    ensure!(mock.seen(CHAT).len() == asked + 1);
+    // It has served: all of them go.
+    mock.allow(1);
+    mock.runs(3).await?;
+    mock.allow(3);
+    for answered in waiting {
+        ensure!(answered.await??.status == 200);
+    }
+    over(serving).await
+}

@@ -1,6 +1,9 @@
 //! Servers elsewhere that come and go with the configuration file and DNS, and a start that waits for them.
 
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +12,7 @@ use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use super::{backend, executors_until, named, over};
 
@@ -33,19 +37,7 @@ async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
         )
     };
     fs::write(&path, table("one", &one, ""))?;
-    let flags = Flags {
-        config: Some(path.clone()),
-        listen: Some("127.0.0.1:0".parse()?),
-        ..Flags::default()
-    };
-    let loaded = Config::load(&flags)?;
-    let serving = Serving::start(|config| {
-        config.models.clear();
-        config.executors.clear();
-        config.backends = loaded.backends;
-        config.flags = flags;
-    });
-    let serving = serving.await?;
+    let serving = of_file(&path).await?;
     let client = serving.client;
     executors_until(client, |list| names(list) == ["one"]).await?;
     // A stream goes on at a server that the file has no more.
@@ -75,6 +67,152 @@ async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
     };
     executors_until(client, both).await?;
     over(serving).await
+}
+
+/// A server with the backends of this file.
+async fn of_file(path: &Path) -> Result<Serving> {
+    let flags = Flags {
+        config: Some(path.to_owned()),
+        listen: Some("127.0.0.1:0".parse()?),
+        ..Flags::default()
+    };
+    let loaded = Config::load(&flags)?;
+    let serving = Serving::start(|config| {
+        config.models.clear();
+        config.executors.clear();
+        config.backends = loaded.backends;
+        config.flags = flags;
+    });
+    let serving = serving.await?;
+    let found = |list: &[Value]| list.iter().all(|one| one["models"] == json!(["demo"]));
+    executors_until(serving.client, found).await?;
+    Ok(serving)
+}
+
+/// A client that asks for the model again and again, until it is told to stop.
+struct Asking {
+    stop: Arc<AtomicBool>,
+    asked: JoinHandle<Result<usize>>,
+}
+
+impl Asking {
+    fn start(client: Client) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let asked = tokio::spawn(async move {
+            let mut count = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let answer = client.chat("hello").await?;
+                ensure!(
+                    answer.status == 200,
+                    "{}: {}",
+                    answer.status,
+                    answer.text()?
+                );
+                count += 1;
+            }
+            Ok(count)
+        });
+        Self { stop, asked }
+    }
+
+    /// The number of answers, none of which was an error.
+    async fn stop(self) -> Result<usize> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.asked.await?
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_is_edited_keeps_its_models_its_streams_and_what_waits() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("pointsman.toml");
+    let mock = MockBackend::start(&["demo"]).await?;
+    let table = |more: &str| {
+        let head = format!("[[backends]]\nname = 'one'\nurl = '{}'\n", mock.url());
+        fs::write(&path, head + "poll = '50ms'\n" + more)
+    };
+    table("slots = 1")?;
+    let serving = of_file(&path).await?;
+    let client = serving.client;
+    mock.does(Conduct::Steps(2));
+    mock.allow(1);
+    let mut stream = client.stream(&streamed_chat("hello")).await?;
+    stream.first_text().await?;
+    let waits = tokio::spawn(async move { client.chat("hello").await });
+    serving.load_until(|load| load.live == 2).await?;
+
+    // All that can be told of a backend, but its address.
+    table(
+        "slots = 2\ngroup = 7\nqueue = 3\nmodels-max = 4\nheaders = ['x-edited: yes']\nprompt-cache = 'off'",
+    )?;
+    let edited = |list: &[Value]| {
+        let one = named(list, "one");
+        one["group"] == 7 && one["slots_total"] == 2
+    };
+    let list = executors_until(client, edited).await?;
+    let one = named(&list, "one");
+    ensure!(
+        one["order"] == Value::Null && one["models"] == json!(["demo"]),
+        "{one}"
+    );
+    // The slot more is taken by what waited, while the stream is still read.
+    mock.runs(2).await?;
+    let models = client.get("/v1/models").await?.json()?;
+    ensure!(models["data"][0]["id"] == "demo", "{models}");
+    mock.allow(100);
+    ensure!(stream.finish().await?.done);
+    ensure!(waits.await??.status == 200);
+    let seen = mock.seen("/v1/chat/completions");
+    let headers = seen
+        .iter()
+        .map(|seen| seen.headers.contains_key("x-edited"));
+    ensure!(headers.collect::<Vec<_>>() == [false, true], "{seen:?}");
+    // Fewer slots count at once, too.
+    table("slots = 1")?;
+    executors_until(client, |list| named(list, "one")["slots_total"] == 1).await?;
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_backend_with_another_address_is_another_server_and_nobody_notices() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("pointsman.toml");
+    let (one, two) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    // With a name of its own the executor stays, without one it is another.
+    for name in ["name = 'same'\n", ""] {
+        let table = |mock: &MockBackend| {
+            let head = format!("[[backends]]\nurl = '{}'\n", mock.url());
+            fs::write(&path, head + name + "poll = '50ms'\n")
+        };
+        one.does(Conduct::Answers(3));
+        table(&one)?;
+        let serving = of_file(&path).await?;
+        let client = serving.client;
+        one.does(Conduct::Steps(2));
+        let asked = one.seen("/v1/chat/completions").len();
+        let stream = tokio::spawn(async move {
+            let mut stream = client.stream(&streamed_chat("hello")).await?;
+            stream.first_text().await?;
+            stream.finish().await
+        });
+        one.runs(1).await?;
+        one.does(Conduct::Answers(3));
+        let asking = Asking::start(client);
+        one.heard("/v1/chat/completions", asked + 10).await?;
+        let before = two.seen("/v1/chat/completions").len();
+        table(&two)?;
+        two.heard("/v1/chat/completions", before + 10).await?;
+        ensure!(asking.stop().await? > 20);
+        one.allow(2);
+        ensure!(stream.await??.done, "it is read to its end where it began");
+        executors_until(client, |list| list.len() == 1).await?;
+        over(serving).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -155,10 +155,10 @@ impl Machine {
             };
             ensure!(fits, "slot of request {owner} on executor {id} is {slot:?}");
         }
-        for class in CLASSES {
+        for (class, kept) in CLASSES.into_iter().zip(executor.kept.queued) {
             let queued = executor.queue.len(class);
             ensure!(
-                queued <= executor.spec.queue_limit,
+                queued <= executor.spec.queue_limit.max(kept),
                 "{queued} {class:?} requests queued on executor {id}"
             );
         }
@@ -229,7 +229,8 @@ impl Machine {
         );
         if let Some(models_max) = executor.spec.models_max {
             let n = count(placed.len());
-            ensure!(n <= models_max, "{n} models are placed on executor {id}");
+            let max = models_max.max(executor.kept.models);
+            ensure!(n <= max, "{n} models are placed on executor {id}");
         }
         Ok(())
     }

@@ -168,7 +168,7 @@ impl StepLoop {
             Command::SetBudget { tokens_max } => self.tokens_max = Some(tokens_max),
             Command::Arrange(arrangement) => self.arrangement = arrangement,
             // Not for an engine.
-            Command::Load(_) => {}
+            Command::Load(_) | Command::Configure { .. } => {}
         }
     }
 

@@ -161,7 +161,7 @@ impl ScriptedExecutor {
                 Command::Cancel(sequence) => self.leave(sequence, 0),
                 Command::SetBudget { tokens_max } => self.budget = tokens_max as usize,
                 Command::Arrange(arrangement) => self.arrangement = arrangement,
-                Command::Load(_) => {}
+                Command::Load(_) | Command::Configure { .. } => {}
             }
         }
     }

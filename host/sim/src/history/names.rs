@@ -119,7 +119,14 @@ impl Names {
             ExecutorUpdate::ShareWeight(weight) => spec.share_weight = *weight,
             ExecutorUpdate::Serves(models) => spec.serves.clone_from(models),
             ExecutorUpdate::TokensPerBlock(tokens) => spec.tokens_per_block = *tokens,
+            ExecutorUpdate::Terms(terms) => {
+                spec.group = terms.group;
+                spec.models_max = terms.models_max;
+                spec.queue_limit = terms.queue_limit;
+                spec.model_unload_delay = terms.model_unload_delay;
+            }
             ExecutorUpdate::Health(_)
+            | ExecutorUpdate::Replaced
             | ExecutorUpdate::Detach
             | ExecutorUpdate::Availability(_) => {}
         }

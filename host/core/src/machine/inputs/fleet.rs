@@ -66,6 +66,11 @@ impl Machine {
             ExecutorUpdate::Detach => self.detach(id),
             ExecutorUpdate::Availability(availability) => self.set_availability(id, availability),
             ExecutorUpdate::TokensPerBlock(tokens) => ledger.set_tokens_per_block(id, tokens, out),
+            ExecutorUpdate::Terms(terms) => {
+                let freed = ledger.set_terms(id, terms, out);
+                self.refill(freed);
+            }
+            ExecutorUpdate::Replaced => self.replace_server(id),
         }
         self.out.fleet_changed();
         Ok(())
@@ -106,6 +111,13 @@ impl Machine {
             }
         }
         self.refill(freed);
+    }
+
+    /// Takes note of another server behind an executor, which nobody has heard yet.
+    fn replace_server(&mut self, id: ExecutorId) {
+        self.ledger.forget_assumed(id);
+        self.ledger.forgive(id, &mut self.out);
+        self.set_availability(id, Availability::Busy);
     }
 
     /// Takes nothing new onto an executor, and removes it as soon as it is idle.

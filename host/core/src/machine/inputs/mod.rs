@@ -229,7 +229,10 @@ impl Machine {
 
     fn fire_executor(&mut self, id: ExecutorId) {
         self.ledger.cool_due(id, &mut self.out);
-        self.ledger.end_rest(id, &self.config, &mut self.out);
+        let freed = self.ledger.end_rest(id, &self.config, &mut self.out);
+        if let Some(freed) = freed {
+            self.refill(freed);
+        }
         self.out.due = true;
     }
 }

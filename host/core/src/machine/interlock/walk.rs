@@ -6,7 +6,6 @@ use pointsman_events::rows::RequestClass;
 use pointsman_events::{ExecutorId, PlacedIn, RequestId, Walk};
 
 use super::super::count;
-use super::super::ledger::Executor;
 use super::Books;
 use super::place::check_place;
 
@@ -54,7 +53,7 @@ impl Taken {
         let into = check_place(ledger, request, executor).ok()?;
         let class = request.row.class;
         let slots = self.slots.entry(id).or_default();
-        if into == PlacedIn::Slot && *slots < slots_left(executor) {
+        if into == PlacedIn::Slot && *slots < executor.slots_free() {
             *slots += 1;
             return Some(());
         }
@@ -66,11 +65,6 @@ impl Taken {
             .saturating_sub(executor.queue.len(class));
         (*queued < left).then(|| *queued += 1)
     }
-}
-
-fn slots_left(executor: &Executor) -> u32 {
-    let used = executor.slots_used();
-    executor.spec.slots_total.saturating_sub(used)
 }
 
 #[cfg(test)]

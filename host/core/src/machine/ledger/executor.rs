@@ -3,7 +3,8 @@
 //! # Invariants
 //! A slot belongs to one request, from the placement or reservation that took it to the one event
 //! that ends it. `slots.len() <= slots_total` except after `slots_total` was lowered while more
-//! ran; then nothing is placed until enough have ended.
+//! ran; then nothing is placed until enough have ended. Neither are there more models or queued requests
+//! than the terms allow, but for those that were there when the terms were changed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -71,6 +72,17 @@ impl Tenure {
         }
         is_first
     }
+}
+
+/// The part of an executor's contents that was there when its terms were changed, and may be more than they
+/// allow.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Surplus {
+    /// Models with sequences.
+    pub(crate) models: u32,
+    /// Requests in the queue, in the order of [`CLASSES`].
+    pub(crate) queued: [u32; CLASSES.len()],
 }
 
 /// Placed requests that wait for a slot, by class.
@@ -141,6 +153,7 @@ pub(crate) struct Executor {
     pub(crate) availability: Availability,
     pub(crate) incarnation: Incarnation,
     pub(crate) attachment: Attachment,
+    pub(crate) kept: Surplus,
     // In use, and measured.
     pub(crate) slots: BTreeMap<RequestId, SlotUse>,
     pub(crate) queue: DeviceQueue,
@@ -176,6 +189,7 @@ impl Executor {
             availability: Availability::Open,
             incarnation: Incarnation(0),
             attachment: Attachment::Attached,
+            kept: Surplus::default(),
             slots: BTreeMap::new(),
             queue: DeviceQueue::default(),
             models: BTreeMap::new(),
@@ -228,9 +242,32 @@ impl Executor {
         limit > 0 && CLASSES.iter().any(is_full)
     }
 
-    /// True if a slot is free and the executor does not say otherwise.
+    /// Slots that can be taken now: the free ones, one where it is on trial, and none where it says so or
+    /// rests.
+    pub(crate) fn slots_free(&self) -> u32 {
+        if self.availability != Availability::Open {
+            return 0;
+        }
+        let free = self.spec.slots_total.saturating_sub(self.slots_used());
+        free.min(self.faults.starts_max(&self.slots))
+    }
+
     pub(crate) fn has_slot(&self) -> bool {
-        self.availability == Availability::Open && self.slots_used() < self.spec.slots_total
+        self.slots_free() > 0
+    }
+
+    /// Gives a slot to a request that starts there, or is to.
+    pub(super) fn take_slot(&mut self, request: RequestId, use_of: SlotUse) {
+        self.slots.insert(request, use_of);
+        self.faults.start(request);
+    }
+
+    /// Slots that are in use or closed by its faults, for those who choose among executors: they see as many
+    /// free ones as there are to take.
+    pub(super) fn slots_used_or_closed(&self) -> u32 {
+        let free = self.spec.slots_total.saturating_sub(self.slots_used());
+        let closed = free.saturating_sub(self.faults.starts_max(&self.slots));
+        self.slots_used() + closed
     }
 
     pub(crate) fn has_queue_room(&self, class: RequestClass) -> bool {
@@ -317,7 +354,7 @@ impl Executor {
         ExecutorLoad {
             id: self.id,
             health: self.health_seen(),
-            slots_used: self.slots_used(),
+            slots_used: self.slots_used_or_closed(),
             queued_critical: self.queue.len(RequestClass::LatencyCritical),
             queued_throughput: self.queue.len(RequestClass::Throughput),
             saturated: self.is_saturated(),

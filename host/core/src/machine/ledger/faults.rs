@@ -1,13 +1,18 @@
 //! The faults of an executor in a row, and the health that follows from them.
 //!
 //! After `degraded-after` faults without a sequence served to its end in between, an executor is
-//! degraded; after `down-after` more it takes nothing new for `down-for`. Then it is degraded again:
-//! one more fault brings the next rest. An executor that is degraded for `down-for` is tried like any
-//! other one, and one more fault makes it what it was. A sequence served to its end makes it whole, as does
-//! the return of a server that was silent. What runs there runs on all the while.
+//! degraded; after `down-after` more nothing new starts there for `down-for`. Then it is on trial: it is degraded
+//! again, one sequence at a time may start, and one more fault brings the next rest. An executor that is
+//! degraded for `down-for` is chosen like any other one, and one more fault makes it what it was. A sequence
+//! served to its end makes it whole and ends the trial, as does the return of a server that was silent. What
+//! runs there runs on all the while.
+
+use std::collections::BTreeMap;
 
 use pointsman_events::rows::Health;
-use pointsman_events::{Config, Micros};
+use pointsman_events::{Config, Micros, RequestId};
+
+use super::executor::SlotUse;
 
 /// The faults of one life after another.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +33,13 @@ enum Standing {
     Doubtful(Micros),
     /// Nothing new until then.
     Resting(Micros),
+    /// One sequence at a time, until one is served to its end.
+    OnTrial {
+        /// Rather others, until then; absent: that time is over.
+        doubtful_until: Option<Micros>,
+        /// The sequence that started last.
+        probe: Option<RequestId>,
+    },
 }
 
 impl Faults {
@@ -57,13 +69,19 @@ impl Faults {
 
     /// Ends a rest or a doubt that is over at the time `now`.
     pub(super) fn pass(&mut self, now: Micros, config: &Config) {
-        self.standing = match self.standing {
-            Standing::Resting(until) if until <= now => {
-                Standing::Doubtful(now.after(config.down_for))
+        match &mut self.standing {
+            Standing::Resting(until) if *until <= now => {
+                self.standing = Standing::OnTrial {
+                    doubtful_until: Some(now.after(config.down_for)),
+                    probe: None,
+                };
             }
-            Standing::Doubtful(until) if until <= now => Standing::Good,
-            Standing::Good | Standing::Doubtful(_) | Standing::Resting(_) => self.standing,
-        };
+            Standing::Doubtful(until) if *until <= now => self.standing = Standing::Good,
+            Standing::OnTrial { doubtful_until, .. } => {
+                *doubtful_until = doubtful_until.filter(|until| *until > now);
+            }
+            Standing::Good | Standing::Doubtful(_) | Standing::Resting(_) => {}
+        }
     }
 
     /// The end of the rest or doubt; absent: there is none.
@@ -71,6 +89,7 @@ impl Faults {
         match self.standing {
             Standing::Good => None,
             Standing::Doubtful(until) | Standing::Resting(until) => Some(until),
+            Standing::OnTrial { doubtful_until, .. } => doubtful_until,
         }
     }
 
@@ -80,6 +99,29 @@ impl Faults {
             Standing::Good => Health::Up,
             Standing::Doubtful(_) => Health::Degraded,
             Standing::Resting(_) => Health::Down,
+            Standing::OnTrial { doubtful_until, .. } => match doubtful_until {
+                Some(_) => Health::Degraded,
+                None => Health::Up,
+            },
+        }
+    }
+
+    /// The number of sequences that may start beside those in slots.
+    pub(super) fn starts_max(&self, slots: &BTreeMap<RequestId, SlotUse>) -> u32 {
+        match self.standing {
+            Standing::Good | Standing::Doubtful(_) => u32::MAX,
+            Standing::Resting(_) => 0,
+            Standing::OnTrial { probe, .. } => {
+                let is_under_way = probe.is_some_and(|probe| slots.contains_key(&probe));
+                u32::from(!is_under_way)
+            }
+        }
+    }
+
+    /// Takes note of a sequence that starts.
+    pub(super) fn start(&mut self, request: RequestId) {
+        if let Standing::OnTrial { probe, .. } = &mut self.standing {
+            *probe = Some(request);
         }
     }
 }

@@ -4,11 +4,13 @@ use pointsman_events::changes::RowKey;
 use pointsman_events::rows::{Health, Presence};
 use pointsman_events::{
     Arrangement, AttachError, Availability, Config, DeviceId, DeviceSpec, Effect, ExecutorId,
-    ExecutorSpec, Fact, Incarnation, KvReport, KvSpec, ModelId, RequestId,
+    ExecutorSpec, Fact, Incarnation, KvReport, KvSpec, ModelId, PlacementTerms, RequestId,
 };
 
+use super::super::CLASSES;
 use super::super::outbox::Outbox;
 use super::super::timers::Timer;
+use super::executor::Surplus;
 use super::{Attachment, Device, Executor, Freed, Ledger};
 
 /// Slots of executors, taken together.
@@ -175,6 +177,37 @@ impl Ledger {
         }
     }
 
+    /// Sets the terms on which requests are placed on an executor. More of it may be free room.
+    pub(crate) fn set_terms(
+        &mut self,
+        id: ExecutorId,
+        terms: PlacementTerms,
+        out: &mut Outbox,
+    ) -> Freed {
+        let device = self[id].spec.device;
+        if self[device].pool().is_none() {
+            self.forget_assumed(id);
+            self.device_mut(device).spec.kv = if terms.assumes_prompts {
+                KvSpec::Assumed
+            } else {
+                KvSpec::Remote
+            };
+        }
+        let executor = self.executor_mut(id);
+        executor.kept = Surplus {
+            models: executor.models_active,
+            queued: CLASSES.map(|class| executor.queue.len(class)),
+        };
+        let change = |spec: &mut ExecutorSpec| {
+            spec.group = terms.group;
+            spec.models_max = terms.models_max;
+            spec.queue_limit = terms.queue_limit;
+            spec.model_unload_delay = terms.model_unload_delay;
+        };
+        self.update(id, change, out);
+        Freed(device)
+    }
+
     /// Notes the answer of a server elsewhere to new work.
     pub(crate) fn set_availability(
         &mut self,
@@ -222,13 +255,18 @@ impl Ledger {
         self.arm(id, out);
     }
 
-    /// Ends the rest of an executor, or the doubt about it, whose time is over.
-    pub(crate) fn end_rest(&mut self, id: ExecutorId, config: &Config, out: &mut Outbox) {
-        if self.find(id).is_some() {
-            let now = out.now();
-            self.change_health(id, |executor| executor.faults.pass(now, config), out);
-            self.arm(id, out);
-        }
+    /// Ends the rest of an executor, or the doubt about it, whose time is over. Absent: it has gone.
+    pub(crate) fn end_rest(
+        &mut self,
+        id: ExecutorId,
+        config: &Config,
+        out: &mut Outbox,
+    ) -> Option<Freed> {
+        let freed = Freed(self.find(id)?.spec.device);
+        let now = out.now();
+        self.change_health(id, |executor| executor.faults.pass(now, config), out);
+        self.arm(id, out);
+        Some(freed)
     }
 
     /// Changes something that the health of an executor follows from. Another health is news to
@@ -239,14 +277,21 @@ impl Ledger {
         change: impl FnOnce(&mut Executor),
         out: &mut Outbox,
     ) {
-        let before = self[id].health_seen();
+        let (before, closed_before) = self.openness(id);
         self.book(id, change);
-        let health = self[id].health_seen();
-        if health != before {
+        let (health, closed) = self.openness(id);
+        if (health, closed) != (before, closed_before) {
             self.touch_load(id, out);
+        }
+        if health != before {
             out.fact(Fact::HealthChanged(id, health));
             out.fleet_changed();
         }
+    }
+
+    /// The health of an executor, and its slots that nobody can take.
+    fn openness(&self, id: ExecutorId) -> (Health, u32) {
+        (self[id].health_seen(), self[id].slots_used_or_closed())
     }
 
     /// Lets nothing new onto an executor from now on.

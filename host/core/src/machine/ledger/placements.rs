@@ -206,7 +206,7 @@ impl Ledger {
             match into {
                 PlacedIn::Queue => record.queue.push(row.class, id),
                 PlacedIn::Slot => {
-                    record.slots.insert(id, SlotUse::Running);
+                    record.take_slot(id, SlotUse::Running);
                 }
             }
             record.spec.preempts
@@ -261,7 +261,7 @@ impl Ledger {
         }
         let (class, next) = self.book(executor, |record| {
             let (class, next) = record.queue.pop()?;
-            record.slots.insert(next, SlotUse::Running);
+            record.take_slot(next, SlotUse::Running);
             Some((class, next))
         })?;
         self.order_soon(executor, class);
@@ -319,7 +319,7 @@ impl Ledger {
         let needed = blocks_at_start(request, &self[executor]);
         let (has_slot, has_place) = self.book(executor, |record| {
             if !record.slots.contains_key(&id) && record.has_slot() {
-                record.slots.insert(id, SlotUse::Reserved);
+                record.take_slot(id, SlotUse::Reserved);
             }
             let models_max = record.spec.models_max;
             let has_place = models_max.is_none_or(|max| record.models_active <= max);

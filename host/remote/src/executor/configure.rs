@@ -1,0 +1,70 @@
+//! Another description of a server whose executor stays: models that it is known to serve, requests that run
+//! there and requests that wait for it are not disturbed.
+//!
+//! Requests keep the address, the key and the times with which they began. At another address another server
+//! is assumed: nothing is sent there before it was heard.
+
+use std::mem;
+use std::sync::atomic::Ordering;
+
+use pointsman_events::Availability;
+use pointsman_executor::contract::{Event, ServerChange};
+use pointsman_executor::server::{BrokenStreams, ServerConfig};
+
+use super::{Remote, Standing};
+use crate::asker;
+use crate::client::ServerClient;
+use crate::poll;
+
+impl Remote {
+    /// Takes note of another description. Returns what has changed by it.
+    pub(super) fn configure(
+        &mut self,
+        server: ServerConfig,
+        models_max: Option<u32>,
+    ) -> Vec<Event> {
+        let before = mem::replace(&mut self.spec.server, server);
+        self.spec.models_max = models_max;
+        self.client = ServerClient::new(self.spec.connections.clone(), &self.spec.server);
+        self.residency.describe(self.spec.reach(&self.client));
+        let mut events: Vec<Event> = self.takes_part(before.broken_streams).into_iter().collect();
+        if self.spec.server.url != before.url {
+            events.push(self.replaced());
+        }
+        self.standing.learned = None;
+        self.poll.pause_ms.store(0, Ordering::Relaxed);
+        let asked = (&self.client, &self.residency, &self.poll);
+        self.findings = poll::start(&self.runtime, &self.spec.server, asked);
+        self.name_models();
+        events.extend(self.loaded());
+        events
+    }
+
+    /// Forgets what was known of the server before.
+    fn replaced(&mut self) -> Event {
+        self.residency.forget();
+        self.standing = Standing {
+            availability: Some(Availability::Busy),
+            load: self.standing.load,
+            slots: self.standing.slots,
+            ..Standing::default()
+        };
+        Event::Changed(ServerChange::Replaced)
+    }
+
+    /// Serves the models that an operator has named. Without any, those that are found count.
+    pub(super) fn name_models(&self) {
+        if !self.spec.server.models.is_empty() {
+            let models = asker::named(&self.spec.server.models);
+            self.found.send_replace(models);
+        }
+    }
+
+    /// The news of the part that the server takes in streams that break off; absent: it is the one of
+    /// `before`.
+    pub(super) fn takes_part(&self, before: BrokenStreams) -> Option<Event> {
+        let part = self.spec.server.broken_streams;
+        let is_news = part != before;
+        is_news.then_some(Event::Changed(ServerChange::BrokenStreams(part)))
+    }
+}
