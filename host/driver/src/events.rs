@@ -87,6 +87,7 @@ impl Driver {
             ServerChange::Availability(availability) => ExecutorUpdate::Availability(availability),
             ServerChange::Slots(slots) => ExecutorUpdate::SlotsTotal(slots.max(1)),
             ServerChange::TokensPerBlock(tokens) => ExecutorUpdate::TokensPerBlock(tokens),
+            ServerChange::ModelsMax(max) => ExecutorUpdate::ModelsMax(max),
             ServerChange::Replaced => ExecutorUpdate::Replaced,
             ServerChange::BrokenStreams(part) => {
                 self.executors.takes_part(executor, part);

@@ -175,6 +175,9 @@ pub enum ExecutorUpdate {
     TokensPerBlock(Option<u32>),
     /// Requests are placed on the executor on these terms from now on. What is there beyond them stays.
     Terms(PlacementTerms),
+    /// So many distinct models may run on the executor at once from now on; absent: unlimited. What is there
+    /// beyond them stays.
+    ModelsMax(Option<u32>),
     /// Another server stands behind the executor from now on: nothing is known of its cache or its faults,
     /// and it is busy until it says otherwise. What runs on the one before runs on.
     Replaced,

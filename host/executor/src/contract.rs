@@ -160,6 +160,8 @@ pub enum ServerChange {
     TokensPerBlock(Option<u32>),
     /// The server's KV blocks are counted so.
     Kv(KvReport),
+    /// The server has at most so many models loaded at once; absent: it sets no bound.
+    ModelsMax(Option<u32>),
     /// The server takes this part in streams that break off.
     BrokenStreams(BrokenStreams),
     /// Another server is there from now on, and has not been heard yet.

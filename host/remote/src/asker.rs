@@ -6,7 +6,7 @@
 //! A question must not disturb: llama.cpp's `/slots` wakes a server that sleeps, so it is asked only
 //! while requests of ours run there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use serde_json::Value;
 use crate::client::{CallError, ServerClient};
 use crate::findings::Findings;
 use crate::residency::{Loaded, Orders, has_failed};
+use crate::router::{self, RouterSlots, is_router};
 
 /// The longest time for an answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,13 +36,23 @@ pub(crate) struct Asker {
     metrics: Option<MetricNames>,
     /// True once the server did not tell what is loaded.
     hides_loaded: bool,
+    /// The slots of a router's models.
+    router: RouterSlots,
 }
 
 /// Requests of ours at a server, for questions that disturb one that has none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ours {
-    None,
-    Some,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ours {
+    pub(crate) count: u32,
+    /// The models that they are for, as far as they name one.
+    pub(crate) models: BTreeSet<String>,
+}
+
+/// The part of an answer that says how much a server takes.
+struct Room {
+    load: ServerLoad,
+    /// The most models that it has loaded at once; absent: it does not say, or sets no bound.
+    models_max: Option<u32>,
 }
 
 /// The samples of metrics in Prometheus' text form, by name: the sum of all values, and the labels of
@@ -58,11 +69,12 @@ impl Asker {
             software: server.software,
             metrics: server.metrics.clone(),
             hides_loaded: false,
+            router: RouterSlots::default(),
         }
     }
 
     /// Asks everything.
-    pub(crate) async fn ask(&mut self, ours: Ours) -> Findings {
+    pub(crate) async fn ask(&mut self, ours: &Ours) -> Findings {
         let list = match self.client.json("/v1/models", PATIENCE).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -83,7 +95,7 @@ impl Asker {
         if let Some(why) = health {
             return Findings::not_open(Availability::Busy, why);
         }
-        let load = self.load(ours).await;
+        let Room { load, models_max } = self.room(ours, list.as_ref()).await;
         let models = models.map(|(_, models)| models);
         let loaded = self
             .loaded(list, models.as_deref().unwrap_or_default())
@@ -94,6 +106,7 @@ impl Asker {
             software: self.software,
             models: models.map(Arc::from),
             loaded,
+            models_max,
             load,
         }
     }
@@ -129,13 +142,14 @@ impl Asker {
         Ok(is_busy.then(|| format!("{path} answers {status}")))
     }
 
-    /// Capacity and load, as far as they are told.
-    async fn load(&self, ours: Ours) -> ServerLoad {
+    /// Capacity and load, as far as they are told. `list` is the answer with the models.
+    async fn room(&mut self, ours: &Ours, list: Option<&Value>) -> Room {
         let software = self.software.unwrap_or(ServerSoftware::OpenAi);
         let usual = ServerLoad {
             capacity: Some(usual_capacity(software)),
             ..ServerLoad::default()
         };
+        let mut models_max = None;
         let told = match (software, &self.metrics) {
             (_, Some(metrics)) => self.samples(metrics).await,
             (ServerSoftware::Vllm, None) => self.samples(&vllm_metrics()).await,
@@ -146,15 +160,26 @@ impl Asker {
             }
             (ServerSoftware::LlamaCpp, None) => {
                 let props = self.json("/props").await;
-                let slots = match ours {
-                    Ours::None => None,
-                    Ours::Some => self.json("/slots").await,
-                };
-                llama_load(props.as_ref(), slots.as_ref())
+                if let (Some(props), Some(list)) = (&props, list)
+                    && is_router(props)
+                {
+                    models_max = router::models_max(props);
+                    let asked = (props, list);
+                    self.router.ask(&self.client, asked, &ours.models).await
+                } else {
+                    let slots = match ours.count {
+                        0 => None,
+                        1.. => self.json("/slots").await,
+                    };
+                    llama_load(props.as_ref(), slots.as_ref())
+                }
             }
             (ServerSoftware::Ollama | ServerSoftware::OpenAi, None) => ServerLoad::default(),
         };
-        told.or(usual)
+        Room {
+            load: told.or(usual),
+            models_max,
+        }
     }
 
     async fn samples(&self, names: &MetricNames) -> ServerLoad {
@@ -262,18 +287,24 @@ fn sglang_load(info: Option<&Value>, loads: Option<&Value>) -> ServerLoad {
 
 /// llama.cpp's capacity and load.
 fn llama_load(props: Option<&Value>, slots: Option<&Value>) -> ServerLoad {
-    let slots = slots.and_then(Value::as_array);
-    let present = slots.map(|slots| {
-        let is_busy = |slot: &&Value| slot.get("is_processing") == Some(&Value::Bool(true));
-        u32::try_from(slots.iter().filter(is_busy).count()).unwrap_or(u32::MAX)
-    });
     ServerLoad {
-        capacity: first(props, "total_slots")
-            .and_then(saturated)
-            .filter(|slots| *slots > 0),
-        present,
+        capacity: props.and_then(total_slots),
+        present: slots.and_then(is_processing),
         ..ServerLoad::default()
     }
+}
+
+/// The number of slots in llama.cpp's `/props`.
+pub(crate) fn total_slots(props: &Value) -> Option<u32> {
+    let slots = first(Some(props), "total_slots").and_then(saturated);
+    slots.filter(|slots| *slots > 0)
+}
+
+/// The number of slots in llama.cpp's `/slots` that are at work.
+pub(crate) fn is_processing(slots: &Value) -> Option<u32> {
+    let is_busy = |slot: &&Value| slot.get("is_processing") == Some(&Value::Bool(true));
+    let busy = slots.as_array()?.iter().filter(is_busy).count();
+    Some(u32::try_from(busy).unwrap_or(u32::MAX))
 }
 
 /// The load in the metrics of these names.

@@ -115,6 +115,16 @@ struct Standing {
     slots: Option<u32>,
     /// Requests that the server was found to take at once; absent: as many as it says.
     learned: Option<u32>,
+    models_max: ModelsMax,
+}
+
+/// The most models that a server has loaded at once; absent: there is no bound.
+#[derive(Clone, Copy, Debug, Default)]
+struct ModelsMax {
+    /// By its own word.
+    found: Option<u32>,
+    /// As the driver has it.
+    told: Option<u32>,
 }
 
 /// Starts the task of an executor elsewhere on `runtime`. It ends when the driver drops its commands.
@@ -139,7 +149,13 @@ pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
         poll,
         news,
         running: BTreeMap::new(),
-        standing: Standing::default(),
+        standing: Standing {
+            models_max: ModelsMax {
+                found: None,
+                told: spec.models_max,
+            },
+            ..Standing::default()
+        },
         spec,
     };
     runtime.spawn(remote.run(inbox, news_inbox));
@@ -422,6 +438,7 @@ impl Remote {
             software,
             models,
             loaded: _,
+            models_max,
             load,
         } = findings;
         let mut events: Vec<Event> = self.available(availability, &why).into_iter().collect();
@@ -438,6 +455,8 @@ impl Remote {
         }
         self.standing.learned = self.standing.learned.map(|slots| slots.saturating_add(1));
         self.standing.found_load = load;
+        self.standing.models_max.found = models_max;
+        events.extend(self.models_max());
         events.extend(self.loaded());
         events
     }

@@ -19,6 +19,8 @@ pub(crate) struct Findings {
     pub(crate) models: Option<Arc<[FoundModel]>>,
     /// The models that are loaded; absent: it does not tell.
     pub(crate) loaded: Option<Loaded>,
+    /// The most models that it has loaded at once; absent: it does not say, or sets no bound.
+    pub(crate) models_max: Option<u32>,
     pub(crate) load: ServerLoad,
 }
 
@@ -31,6 +33,7 @@ impl Findings {
             software: None,
             models: None,
             loaded: None,
+            models_max: None,
             load: ServerLoad::default(),
         }
     }

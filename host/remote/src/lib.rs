@@ -28,6 +28,7 @@ mod findings;
 mod open;
 mod poll;
 mod residency;
+mod router;
 mod sequence;
 mod watch;
 

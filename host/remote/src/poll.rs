@@ -56,10 +56,10 @@ pub(crate) fn start(
 // === impl Poll ===
 
 impl Poll {
-    fn ours(&self) -> Ours {
-        match self.ours.load(Ordering::Relaxed) {
-            0 => Ours::None,
-            1.. => Ours::Some,
+    fn ours(&self, residency: &Residency) -> Ours {
+        Ours {
+            count: self.ours.load(Ordering::Relaxed),
+            models: residency.attended(),
         }
     }
 
@@ -77,9 +77,9 @@ impl Poll {
 impl Poller {
     async fn run(mut self) {
         loop {
-            let ours = self.poll.ours();
+            let ours = self.poll.ours(&self.residency);
             let findings = tokio::select! {
-                findings = self.asker.ask(ours) => findings,
+                findings = self.asker.ask(&ours) => findings,
                 () = self.found.closed() => return,
             };
             self.residency.found(&findings);

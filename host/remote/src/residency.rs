@@ -35,7 +35,7 @@ pub(crate) type Loaded = BTreeSet<String>;
 /// The terms of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResidencyTerms {
-    /// Most models that may be loaded; absent: the server decides.
+    /// Most models that may be loaded; absent: as many as the server says.
     pub(crate) models_max: Option<u32>,
     /// The longest time in which a model is loaded.
     pub(crate) load_timeout: Duration,
@@ -68,6 +68,8 @@ pub(crate) struct Residency {
 struct Known {
     /// The orders that it takes; absent: none.
     orders: Option<Orders>,
+    /// The most models that it has loaded at once, by its own word; absent: it does not say.
+    models_max: Option<u32>,
     models: BTreeMap<String, Resident>,
     /// The model that is being unloaded. Whoever wants it has it loaded again.
     leaving: Option<String>,
@@ -170,7 +172,7 @@ impl Orders {
 }
 
 /// The loaded models in a router's list; absent: it is no router's.
-fn loaded_by_router(answer: &Value) -> Option<Loaded> {
+pub(crate) fn loaded_by_router(answer: &Value) -> Option<Loaded> {
     let list = answer.get("data")?.as_array()?;
     let told = list
         .iter()
@@ -211,6 +213,7 @@ impl Residency {
     pub(crate) fn forget(&self) {
         let mut known = self.known();
         known.orders = None;
+        known.models_max = None;
         known.models.retain(|_, resident| resident.ours > 0);
         for resident in known.models.values_mut() {
             resident.loaded = None;
@@ -225,6 +228,7 @@ impl Residency {
         let models = findings.models.iter().flat_map(|models| models.iter());
         let models: Vec<&str> = models.map(|model| &*model.name).collect();
         let orders = findings.software.and_then(Orders::of);
+        self.known().models_max = findings.models_max;
         self.take_note(orders, &models, findings.loaded.as_ref());
     }
 
@@ -250,6 +254,16 @@ impl Residency {
             residency: Arc::clone(self),
             model: model.to_owned(),
         }
+    }
+
+    /// The models that requests of ours are for.
+    pub(crate) fn attended(&self) -> BTreeSet<String> {
+        let known = self.known();
+        let attended = known
+            .models
+            .iter()
+            .filter(|(_, resident)| resident.ours > 0);
+        attended.map(|(name, _)| name.clone()).collect()
     }
 
     /// Waits until a model is loaded, and has it loaded. A server that takes no orders is ready.
@@ -331,7 +345,8 @@ impl Residency {
 
     /// A model that has to leave before another is loaded; absent: none has to, or none can.
     fn in_the_way(&self) -> Option<String> {
-        let max = usize::try_from(self.terms().models_max?).ok()?;
+        let max = self.terms().models_max.or(self.known().models_max)?;
+        let max = usize::try_from(max).ok()?;
         let is_loaded = |it: &&Resident| it.loaded == Some(true);
         if self.known().models.values().filter(is_loaded).count() < max {
             return None;

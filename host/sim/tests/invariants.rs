@@ -269,6 +269,7 @@ impl<P: Policies> Run<P> {
             4 => ExecutorUpdate::SlotsTotal(rng.u32(1..5)),
             5 => ExecutorUpdate::ShareWeight(rng.u32(0..5)),
             6 => ExecutorUpdate::Detach,
+            7 if rng.bool() => ExecutorUpdate::ModelsMax(rng.bool().then(|| rng.u32(1..3))),
             7 => ExecutorUpdate::Terms(some_terms(rng)),
             8 => {
                 let open = ExecutorUpdate::Availability(Availability::Open);

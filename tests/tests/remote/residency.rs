@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_server::config::BackendConfig;
 use pointsman_tests::backend::{Conduct, MockBackend, Seen};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use serde_json::{Value, json};
@@ -23,15 +24,34 @@ fn router_has(mock: &MockBackend, models: &[(&str, &str)]) {
     mock.answers("/v1/models", 200, &list.to_string());
 }
 
-/// A router of llama.cpp with room for four requests, which takes orders.
+/// A router of llama.cpp which takes orders. It has no slots of its own.
 async fn router(models: &[(&str, &str)]) -> Result<MockBackend> {
     let mock = MockBackend::start(&[]).await?;
     router_has(&mock, models);
     mock.answers("/health", 200, "{}");
-    mock.answers("/props", 200, r#"{"total_slots": 4}"#);
+    router_holds(&mock, 4);
     mock.obeys("/models/load", 200, DONE);
     mock.obeys("/models/unload", 200, DONE);
     Ok(mock)
+}
+
+/// Has a router of llama.cpp load at most so many models at once, in the words of a real one.
+fn router_holds(mock: &MockBackend, models: u32) {
+    let props = json!({"role": "router", "max_instances": models, "models_autoload": true,
+        "model_alias": "llama-server", "model_path": "none",
+        "default_generation_settings": {"params": {}, "n_ctx": 0},
+        "build_info": "b0-mock", "cors_proxy_enabled": false});
+    mock.answers("/props", 200, &props.to_string());
+}
+
+/// Has the server that a router runs for a model tell of so many slots, the first `busy` of them at work.
+fn model_has(mock: &MockBackend, model: &str, slots: u32, busy: u32) {
+    let query = format!("?autoload=false&model={model}");
+    let props = json!({"total_slots": slots, "model_alias": model});
+    mock.answers(&format!("/props{query}"), 200, &props.to_string());
+    let slot = |id| json!({"id": id, "is_processing": id < busy});
+    let told: Vec<Value> = (0..slots).map(slot).collect();
+    mock.answers(&format!("/slots{query}"), 200, &json!(told).to_string());
 }
 
 /// A server of vLLM with one model.
@@ -59,11 +79,25 @@ fn ordered(seen: &Seen) -> Result<String> {
 
 #[tokio::test]
 async fn a_model_is_swapped_for_another_on_order_and_its_requests_wait_for_that() -> Result<()> {
-    let mock = router(&[("a", "loaded"), ("b", "unloaded")]).await?;
-    let mut config = backend("router", &mock)?;
-    config.terms.models_max = Some(1);
+    // The operator says that there is room for one, or the router does.
+    for operator in [Some(1), None] {
+        let mock = router(&[("a", "loaded"), ("b", "unloaded")]).await?;
+        if operator.is_none() {
+            router_holds(&mock, 1);
+        }
+        let mut config = backend("router", &mock)?;
+        config.terms.models_max = operator;
+        swapped(&mock, config).await?;
+    }
+    Ok(())
+}
+
+/// Has the model `b` take the place of `a`, which is in use.
+async fn swapped(mock: &MockBackend, config: BackendConfig) -> Result<()> {
     let serving = serving([config]).await?;
     let client = serving.client;
+    let holds_one = |list: &[Value]| named(list, "router")["models_max"] == 1;
+    executors_until(client, holds_one).await?;
     // Somebody reads what `a` says, so it stays.
     mock.does(Conduct::Steps(2));
     let mut body = streamed_chat("hello");
@@ -80,17 +114,55 @@ async fn a_model_is_swapped_for_another_on_order_and_its_requests_wait_for_that(
     mock.does(Conduct::Answers(3));
     mock.heard("/models/unload", 1).await?;
     ensure!(mock.seen("/models/load").is_empty());
-    router_has(&mock, &[("a", "unloaded"), ("b", "unloaded")]);
+    router_has(mock, &[("a", "unloaded"), ("b", "unloaded")]);
     mock.heard("/models/load", 1).await?;
-    router_has(&mock, &[("a", "unloaded"), ("b", "loading")]);
+    router_has(mock, &[("a", "unloaded"), ("b", "loading")]);
     ensure!(mock.seen(CHAT).len() == 1, "`b` is not loaded yet");
-    router_has(&mock, &[("a", "unloaded"), ("b", "loaded")]);
+    router_has(mock, &[("a", "unloaded"), ("b", "loaded")]);
     for answered in waiting {
         ensure!(answered.await?? == 200);
     }
     let (unload, load) = (mock.seen("/models/unload"), mock.seen("/models/load"));
     ensure!(unload.len() == 1 && load.len() == 1, "each is ordered once");
     ensure!(ordered(&unload[0])? == "a" && ordered(&load[0])? == "b");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_router_has_the_slots_of_its_loaded_models_and_is_asked_for_no_others() -> Result<()> {
+    let mock = router(&[("a", "loaded"), ("b", "unloaded")]).await?;
+    router_holds(&mock, 2);
+    model_has(&mock, "a", 3, 2);
+    model_has(&mock, "b", 2, 0);
+    let serving = serving([backend("router", &mock)?]).await?;
+    let client = serving.client;
+    let slots = |slots: u32| move |list: &[Value]| named(list, "router")["slots_total"] == slots;
+    // One more, for a model that would be loaded.
+    executors_until(client, slots(4)).await?;
+    let rounds = mock.seen("/props").len();
+    mock.heard("/props", rounds + 4).await?;
+    let asked = |path: &str, model: &str| {
+        let seen = mock.seen(path).into_iter();
+        let theirs = seen.filter(|seen| seen.line.contains(&format!("model={model} ")));
+        theirs.count()
+    };
+    ensure!(asked("/props", "a") == 1, "it is asked once");
+    ensure!(asked("/props", "b") == 0, "it is not loaded");
+    ensure!(mock.seen("/slots").is_empty(), "it would not sleep");
+
+    router_has(&mock, &[("a", "sleeping"), ("b", "loaded")]);
+    executors_until(client, slots(5)).await?;
+    // A request of ours is there, and somebody else's beside it.
+    mock.does(Conduct::Steps(1));
+    let mut body = chat("hello");
+    body["model"] = "a".into();
+    let ours = tokio::spawn(async move { client.raw(CHAT, &[], body.to_string()).await });
+    mock.runs(1).await?;
+    executors_until(client, slots(4)).await?;
+    ensure!(asked("/slots", "a") > 0 && asked("/slots", "b") == 0);
+    mock.allow(1);
+    ensure!(ours.await??.status == 200);
+    executors_until(client, slots(5)).await?;
     over(serving).await
 }
 

@@ -11,7 +11,7 @@ use pointsman_events::Availability;
 use pointsman_executor::contract::{Event, ServerChange};
 use pointsman_executor::server::{BrokenStreams, ServerConfig};
 
-use super::{Remote, Standing};
+use super::{ModelsMax, Remote, Standing};
 use crate::asker;
 use crate::client::ServerClient;
 use crate::poll;
@@ -25,6 +25,7 @@ impl Remote {
     ) -> Vec<Event> {
         let before = mem::replace(&mut self.spec.server, server);
         self.spec.models_max = models_max;
+        self.standing.models_max.told = models_max;
         self.client = ServerClient::new(self.spec.connections.clone(), &self.spec.server);
         self.residency.describe(self.spec.reach(&self.client));
         let mut events: Vec<Event> = self.takes_part(before.broken_streams).into_iter().collect();
@@ -36,6 +37,7 @@ impl Remote {
         let asked = (&self.client, &self.residency, &self.poll);
         self.findings = poll::start(&self.runtime, &self.spec.server, asked);
         self.name_models();
+        events.extend(self.models_max());
         events.extend(self.loaded());
         events
     }
@@ -47,9 +49,22 @@ impl Remote {
             availability: Some(Availability::Busy),
             load: self.standing.load,
             slots: self.standing.slots,
+            models_max: ModelsMax {
+                found: None,
+                ..self.standing.models_max
+            },
             ..Standing::default()
         };
         Event::Changed(ServerChange::Replaced)
+    }
+
+    /// The news of another bound of loaded models, which an operator's goes before; absent: it is the same.
+    pub(super) fn models_max(&mut self) -> Option<Event> {
+        let models_max = &mut self.standing.models_max;
+        let counts = self.spec.models_max.or(models_max.found);
+        let told = mem::replace(&mut models_max.told, counts);
+        let is_news = told != counts;
+        is_news.then_some(Event::Changed(ServerChange::ModelsMax(counts)))
     }
 
     /// Serves the models that an operator has named. Without any, those that are found count.

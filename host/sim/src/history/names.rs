@@ -125,6 +125,7 @@ impl Names {
                 spec.queue_limit = terms.queue_limit;
                 spec.model_unload_delay = terms.model_unload_delay;
             }
+            ExecutorUpdate::ModelsMax(max) => spec.models_max = *max,
             ExecutorUpdate::Health(_)
             | ExecutorUpdate::Replaced
             | ExecutorUpdate::Detach

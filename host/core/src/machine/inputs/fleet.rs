@@ -70,6 +70,10 @@ impl Machine {
                 let freed = ledger.set_terms(id, terms, out);
                 self.refill(freed);
             }
+            ExecutorUpdate::ModelsMax(max) => {
+                let freed = ledger.set_models_max(id, max, out);
+                self.refill(freed);
+            }
             ExecutorUpdate::Replaced => self.replace_server(id),
         }
         self.out.fleet_changed();

@@ -193,11 +193,7 @@ impl Ledger {
                 KvSpec::Remote
             };
         }
-        let executor = self.executor_mut(id);
-        executor.kept = Surplus {
-            models: executor.models_active,
-            queued: CLASSES.map(|class| executor.queue.len(class)),
-        };
+        self.keep_surplus(id);
         let change = |spec: &mut ExecutorSpec| {
             spec.group = terms.group;
             spec.models_max = terms.models_max;
@@ -206,6 +202,27 @@ impl Ledger {
         };
         self.update(id, change, out);
         Freed(device)
+    }
+
+    /// Sets the number of models that may run on an executor at once. More of them are free room.
+    pub(crate) fn set_models_max(
+        &mut self,
+        id: ExecutorId,
+        models_max: Option<u32>,
+        out: &mut Outbox,
+    ) -> Freed {
+        self.keep_surplus(id);
+        self.update(id, |spec| spec.models_max = models_max, out);
+        Freed(self[id].spec.device)
+    }
+
+    /// Lets what is on an executor stay there under whatever terms come.
+    fn keep_surplus(&mut self, id: ExecutorId) {
+        let executor = self.executor_mut(id);
+        executor.kept = Surplus {
+            models: executor.models_active,
+            queued: CLASSES.map(|class| executor.queue.len(class)),
+        };
     }
 
     /// Notes the answer of a server elsewhere to new work.
