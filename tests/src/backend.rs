@@ -3,6 +3,8 @@
 //!
 //! It speaks HTTP/1.1 in bytes of its own, so that it can break its rules too.
 
+mod answers;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
+
+use answers::{chunk, ending, event, whole};
 
 /// A server elsewhere, in this process. Dropping it closes all of its connections.
 #[derive(Debug)]
@@ -55,6 +59,8 @@ pub enum Conduct {
     Paced(Pace),
     /// These bytes, and the end of the connection.
     Bytes(Vec<u8>),
+    /// These bytes, one after the other, and the end of the connection.
+    Trickle(Vec<u8>),
     /// These bytes, and nothing more until the connection ends.
     BytesThenNothing(Vec<u8>),
     /// A status with a body of OpenAI's kind, and these headers.
@@ -418,6 +424,13 @@ async fn answer(
             stream.write_all(&bytes).await?;
             Ok(false)
         }
+        Conduct::Trickle(bytes) => {
+            for byte in bytes {
+                stream.write_all(&[byte]).await?;
+                sleep_until(Instant::now() + LOOK).await;
+            }
+            Ok(false)
+        }
         Conduct::BytesThenNothing(bytes) => {
             stream.write_all(&bytes).await?;
             wait_for_end(stream, shared).await?;
@@ -541,59 +554,4 @@ pub fn coded(text: &str) -> String {
 #[must_use]
 pub fn token(number: usize) -> String {
     event(&chunk(Kind::Chat, &json!({"model": "demo"}), Some(number)))
-}
-
-fn event(data: &Value) -> String {
-    format!("data: {data}\n\n")
-}
-
-fn chunk(kind: Kind, asked: &Value, token: Option<usize>) -> Value {
-    let finish = token.is_none().then_some("stop");
-    let text = token.map_or(String::new(), |token| format!("t{token} "));
-    let choice = if kind == Kind::Chat {
-        json!({"index": 0, "delta": {"content": text}, "logprobs": null, "finish_reason": finish})
-    } else {
-        json!({"index": 0, "text": text, "logprobs": null, "finish_reason": finish})
-    };
-    let object = if kind == Kind::Chat {
-        "chat.completion.chunk"
-    } else {
-        "text_completion"
-    };
-    json!({"id": "mock-1", "object": object, "created": 1, "model": asked["model"],
-        "choices": [choice], "from": "mock"})
-}
-
-fn usage(tokens: usize) -> Value {
-    json!({"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens,
-        "prompt_tokens_details": {"cached_tokens": 4}})
-}
-
-/// The last events of a stream.
-fn ending(kind: Kind, asked: &Value, tokens: usize) -> String {
-    let mut events = event(&chunk(kind, asked, None));
-    if asked["stream_options"]["include_usage"] == json!(true) {
-        let mut last = chunk(kind, asked, None);
-        last["choices"] = json!([]);
-        last["usage"] = usage(tokens);
-        events.push_str(&event(&last));
-    }
-    events + "data: [DONE]\n\n"
-}
-
-fn whole(kind: Kind, asked: &Value, tokens: usize) -> Value {
-    let text: String = (0..tokens).map(|token| format!("t{token} ")).collect();
-    let choice = if kind == Kind::Chat {
-        json!({"index": 0, "message": {"role": "assistant", "content": text, "refusal": null},
-            "logprobs": null, "finish_reason": "stop"})
-    } else {
-        json!({"index": 0, "text": text, "logprobs": null, "finish_reason": "stop"})
-    };
-    let object = if kind == Kind::Chat {
-        "chat.completion"
-    } else {
-        "text_completion"
-    };
-    json!({"id": "mock-1", "object": object, "created": 1, "model": asked["model"],
-        "choices": [choice], "usage": usage(tokens), "from": "mock"})
 }

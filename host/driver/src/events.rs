@@ -151,7 +151,10 @@ fn ended(sequence: SequenceRef, remains: Remains, retry: RetryClass) -> Input {
     let (retry, kept) = match remains {
         Remains::Whole => return Input::SequenceFinished(sequence),
         Remains::Part(kept) => (retry, kept),
-        Remains::Broken => (RetryClass::Never, 0),
+        Remains::Broken => match retry {
+            RetryClass::Elsewhere | RetryClass::TooLate => (RetryClass::TooLate, 0),
+            RetryClass::Never | RetryClass::Anywhere => (RetryClass::Never, 0),
+        },
     };
     Input::SequenceFailed {
         sequence,

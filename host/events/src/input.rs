@@ -345,6 +345,9 @@ pub enum RetryClass {
     Elsewhere,
     /// Any executor may serve the request, this one too: it had no room, and has not failed.
     Anywhere,
+    /// No retry, though the executor is at fault: its client has a part of the answer, with which nobody can go
+    /// on.
+    TooLate,
 }
 
 /// An event outside the machine.

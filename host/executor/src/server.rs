@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
@@ -21,6 +22,8 @@ pub struct ServerConfig {
     pub software: Option<ServerSoftware>,
     /// The key that the server asks for; absent: none.
     pub key: Option<ServerKey>,
+    /// The certificates by which it is known, in PEM; absent: those of the system.
+    pub ca: Option<Arc<[u8]>>,
     /// Headers that each request there has, in the place of the client's of that name.
     pub headers: HeaderMap,
     /// The models that it serves; empty: found by asking.
@@ -179,6 +182,7 @@ impl ServerConfig {
             url,
             software: None,
             key: None,
+            ca: None,
             headers: HeaderMap::new(),
             models: Vec::new(),
             slots: None,

@@ -15,6 +15,7 @@ use pointsman_http::fields::Fields;
 use pointsman_http::{App, Call, RequestBody, trace};
 use schemars::{Schema, SchemaGenerator, json_schema};
 
+use super::conversation::beginnings_elsewhere;
 use super::document::placed_response;
 use super::inflow::{Part, mixed};
 use super::passing::{self, Passage};
@@ -87,7 +88,11 @@ fn understand(
     if remotes.is_empty() {
         return Err(unanswered(&passage, target.name.as_deref()));
     }
-    let hints = target.keep_to(&remotes, hints);
+    let mut hints = target.keep_to(&remotes, hints);
+    if kind == CompletionKind::Chat && hints.session.is_none() {
+        let of = (caller.tenant(), target.name.as_deref());
+        hints.conversation = beginnings_elsewhere(&fields, of);
+    }
     let prompt_tokens = passing::prompt_tokens(&fields);
     let sharing = (app.settings.prefix_cache, caller.tenant());
     let prompt_blocks = passing::prompt_blocks(&fields, sharing);

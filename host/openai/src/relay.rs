@@ -128,7 +128,11 @@ impl Body for RelayBody {
                 self.inflow.close();
                 (!bytes.is_empty()).then(|| Ok(Frame::data(bytes)))
             }
-            Some(RelayFrame::Broken(why)) => Some(self.broken(why)),
+            Some(RelayFrame::Broken(why)) => {
+                // The executor tells the driver that it failed: nobody has left.
+                self.inflow.close();
+                Some(self.broken(why))
+            }
             None => Some(self.broken("the host ended it".to_owned())),
         })
     }

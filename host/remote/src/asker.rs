@@ -83,11 +83,7 @@ impl Asker {
             }
         };
         let models = list.as_ref().and_then(models_in);
-        if let Some((owner, _)) = &models
-            && self.software.is_none()
-        {
-            self.software = Some(software_of(owner));
-        }
+        self.software = self.software.or_else(|| software_of(list.as_ref()?));
         let health = match self.health().await {
             Ok(health) => health,
             Err(error) => return Findings::not_open(Availability::Silent, error.to_string()),
@@ -96,7 +92,6 @@ impl Asker {
             return Findings::not_open(Availability::Busy, why);
         }
         let Room { load, models_max } = self.room(ours, list.as_ref()).await;
-        let models = models.map(|(_, models)| models);
         let loaded = self
             .loaded(list, models.as_deref().unwrap_or_default())
             .await;
@@ -200,15 +195,22 @@ impl Asker {
 
 // === What servers are ===
 
-/// The software whose models have this owner, by its own word.
-fn software_of(owner: &str) -> ServerSoftware {
-    match owner {
-        "vllm" => ServerSoftware::Vllm,
-        "sglang" => ServerSoftware::Sglang,
-        "llamacpp" => ServerSoftware::LlamaCpp,
-        "library" => ServerSoftware::Ollama,
-        _ => ServerSoftware::OpenAi,
-    }
+/// The software of the models in the answer of `/v1/models`, by the first owner that says so: others may be
+/// people's, as with models of Ollama that are not in its library. Absent: there are no models.
+fn software_of(answer: &Value) -> Option<ServerSoftware> {
+    let list = answer.get("data")?.as_array()?;
+    let mut owners = list
+        .iter()
+        .filter_map(|model| model.get("owned_by")?.as_str());
+    let known = owners.find_map(|owner| match owner {
+        "vllm" => Some(ServerSoftware::Vllm),
+        "sglang" => Some(ServerSoftware::Sglang),
+        "llamacpp" => Some(ServerSoftware::LlamaCpp),
+        "library" => Some(ServerSoftware::Ollama),
+        _ => None,
+    });
+    let found = known.unwrap_or(ServerSoftware::OpenAi);
+    (!list.is_empty()).then_some(found)
 }
 
 /// The requests that a server of this software runs at once where it does not tell: vLLM's
@@ -234,12 +236,9 @@ fn vllm_metrics() -> MetricNames {
 
 // === Answers ===
 
-/// The owner of the models, and the models, in the answer of `/v1/models`.
-fn models_in(answer: &Value) -> Option<(String, Vec<FoundModel>)> {
+/// The models in the answer of `/v1/models`.
+fn models_in(answer: &Value) -> Option<Vec<FoundModel>> {
     let list = answer.get("data")?.as_array()?;
-    let owner = list
-        .iter()
-        .find_map(|model| model.get("owned_by")?.as_str());
     let models = list
         .iter()
         .filter(|model| !has_failed(model))
@@ -258,7 +257,7 @@ fn models_in(answer: &Value) -> Option<(String, Vec<FoundModel>)> {
                 .and_then(|it| u32::try_from(it).ok()),
         })
     });
-    Some((owner.unwrap_or_default().to_owned(), models.collect()))
+    Some(models.collect())
 }
 
 /// SGLang's capacity and load.
@@ -442,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_models_of_each_software_are_read_with_their_owner() {
+    fn the_models_of_each_software_are_read_and_known_by_their_owners() {
         for (answer, owner, models) in [
             (
                 json!({"object": "list", "data": [
@@ -459,9 +458,10 @@ mod tests {
                 vec![("a", Some(4096)), ("b", None)],
             ),
             (
-                json!({"data": [{"id": "qwen:7b", "owned_by": "library"}]}),
+                json!({"data": [{"id": "ann/own:1b", "owned_by": "ann"},
+                    {"id": "qwen:7b", "owned_by": "library"}]}),
                 ServerSoftware::Ollama,
-                vec![("qwen:7b", None)],
+                vec![("ann/own:1b", None), ("qwen:7b", None)],
             ),
             (
                 json!({"data": [{"id": "x"}]}),
@@ -469,8 +469,8 @@ mod tests {
                 vec![("x", None)],
             ),
         ] {
-            let (found_owner, found) = models_in(&answer).unwrap();
-            assert_eq!(software_of(&found_owner), owner);
+            let found = models_in(&answer).unwrap();
+            assert_eq!(software_of(&answer), Some(owner));
             let found: Vec<_> = found
                 .iter()
                 .map(|model| (model.name.as_str(), model.context_tokens))
@@ -479,6 +479,7 @@ mod tests {
         }
         for wrong in [json!(null), json!([]), json!({}), json!({"data": 1})] {
             assert_eq!(models_in(&wrong), None);
+            assert_eq!(software_of(&wrong), None);
         }
     }
 

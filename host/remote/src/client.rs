@@ -22,6 +22,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::time::timeout;
+use tracing::warn;
 
 /// The most bytes of a server's answer to a question of ours.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -95,7 +96,7 @@ impl Connections {
     /// Connections with TLS where an address asks for it, to servers that these certificates know.
     ///
     /// # Errors
-    /// If the certificates of the system cannot be read, or the others are none.
+    /// If the certificates of the system cannot be read, or the others are none, or not there.
     pub fn trusting(trust: Trust<'_>) -> io::Result<Self> {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
@@ -116,6 +117,15 @@ impl Connections {
 }
 
 impl Connections {
+    /// Connections of their own to servers that these certificates know.
+    fn or_trusting(self, pem: &[u8]) -> Self {
+        Self::trusting(Trust::Pem(pem)).unwrap_or_else(|error| {
+            // They were looked at when the configuration was read.
+            warn!(%error, "certificates of a backend cannot be used, and those of the system are");
+            self
+        })
+    }
+
     /// Sends bytes to an address that is no executor's. Returns the head of the answer and, of its body, as
     /// much as an answer may have.
     ///
@@ -225,7 +235,10 @@ impl ServerClient {
             headers.insert(header::AUTHORIZATION, authorization);
         }
         Self {
-            connections,
+            connections: match &server.ca {
+                Some(pem) => connections.or_trusting(pem),
+                None => connections,
+            },
             base: server.url.to_string(),
             headers,
         }
@@ -305,6 +318,9 @@ fn tls_config(trust: Trust<'_>) -> io::Result<ClientConfig> {
             for certificate in CertificateDer::pem_slice_iter(pem) {
                 let certificate = certificate.map_err(io::Error::other)?;
                 roots.add(certificate).map_err(io::Error::other)?;
+            }
+            if roots.is_empty() {
+                return Err(io::Error::other("there is none"));
             }
             config.with_root_certificates(roots)
         }

@@ -389,7 +389,7 @@ impl Remote {
             }
             SequenceEnd::Broken(why) => {
                 self.poll.nudge.notify_one();
-                vec![failed(sequence, RetryClass::Never, why, None)]
+                vec![failed(sequence, RetryClass::TooLate, why, None)]
             }
             SequenceEnd::ClientGone => Vec::new(),
         }

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_router_has_the_slots_of_what_is_loaded_and_room_for_what_may_be() {
         let slots = RouterSlots(BTreeMap::from([("a".to_owned(), 4)]));
-        let status = |name: &str, status| json!({"id": name, "status": {"value": status}});
+        let status = |name: &str, status: &str| json!({"id": name, "status": {"value": status}});
         let capacity = |max: u32, states: [&str; 3]| {
             let [a, b, c] = states;
             let list = json!({"data": [status("a", a), status("b", b), status("c", c)]});

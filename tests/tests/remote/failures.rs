@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use pointsman_core::Micros;
 use pointsman_tests::backend::{Conduct, MockBackend, coded, head, stream_head, token};
 use pointsman_tests::client::{chat, streamed_chat};
@@ -58,9 +58,61 @@ fn late() -> Vec<(&'static str, Conduct)> {
     ]
 }
 
-/// A server with the failing backend `bad`, which comes first, and perhaps the backend `good`. Nothing
-/// rests, so that each failure is met.
-async fn with(bad: &MockBackend, good: Option<&MockBackend>) -> Result<Serving> {
+/// An answer that is strange, and no failure: it goes through as it is.
+fn strange() -> Vec<(&'static str, Conduct, String)> {
+    let events = token(0) + "data: {\"cho\n\nno field\n\ndata: [DONE]\n\n";
+    let stream = stream_head().to_owned() + &coded(&events) + "0\r\n\r\n";
+    let json = "{\"id\": nonsense".to_owned();
+    let whole = head(200, &[("content-type", "application/json")], json.len()) + &json;
+    let trickled = token(0) + "data: [DONE]\n\n";
+    let trickle = stream_head().to_owned() + &coded(&trickled) + "0\r\n\r\n";
+    vec![
+        (
+            "malformed events",
+            Conduct::Bytes(stream.into_bytes()),
+            events,
+        ),
+        ("malformed JSON", Conduct::Bytes(whole.into_bytes()), json),
+        ("trickles", Conduct::Trickle(trickle.into_bytes()), trickled),
+    ]
+}
+
+/// Waits for what the breaker makes of the server `bad`.
+async fn judged(serving: &Serving, what: &str, health: &str) -> Result<()> {
+    let is_so = |list: &[Value]| named(list, "bad")["health"] == health;
+    let judged = executors_until(serving.client, is_so).await;
+    judged.with_context(|| format!("{what}: is not {health}"))?;
+    Ok(())
+}
+
+/// Has the server `bad` serve one request, which makes it whole.
+async fn made_whole(serving: &Serving, bad: &MockBackend, what: &str) -> Result<()> {
+    bad.does(Conduct::Answers(3));
+    let answer = serving
+        .client
+        .raw(CHAT, &[], pinned(chat("well")).to_string());
+    ensure!(answer.await?.text()? == "t0 t1 t2 ", "{what}");
+    judged(serving, what, "up").await
+}
+
+/// A request that only the server `bad` may serve.
+fn pinned(mut body: Value) -> Value {
+    body["pointsman"] = serde_json::json!({"executors": ["bad"]});
+    body
+}
+
+/// A server with the failing backend `bad`, which comes first, and perhaps the backend `good`. One failure makes a
+/// server degraded; nothing rests, so that each failure is met.
+async fn judging(bad: &MockBackend, good: Option<&MockBackend>) -> Result<Serving> {
+    with(bad, good, 1).await
+}
+
+/// The same with so many failures in a row that make a server degraded.
+async fn with(
+    bad: &MockBackend,
+    good: Option<&MockBackend>,
+    degraded_after: u32,
+) -> Result<Serving> {
     let mut first = backend("bad", bad)?;
     first.server.first_byte_timeout = Duration::from_millis(300);
     first.server.stall_timeout = Duration::from_millis(300);
@@ -68,7 +120,8 @@ async fn with(bad: &MockBackend, good: Option<&MockBackend>) -> Result<Serving> 
     let others = good.map(|good| backend("good", good)).transpose()?;
     let serving = serving_with([first], |config| {
         config.backends.extend(others);
-        config.core.degraded_after = 1 << 20;
+        config.core.degraded_after = degraded_after;
+        config.core.down_after = 1 << 20;
         config.core.unserved_max = Micros(100_000);
     });
     let serving = serving.await?;
@@ -86,7 +139,7 @@ async fn a_failure_before_the_first_byte_is_made_good_by_another_server() -> Res
         MockBackend::start(&["demo"]).await?,
         MockBackend::start(&["demo"]).await?,
     );
-    let serving = with(&bad, Some(&good)).await?;
+    let serving = with(&bad, Some(&good), 1 << 20).await?;
     for (what, conduct) in early() {
         bad.does(conduct);
         let met = bad.seen(CHAT).len();
@@ -117,7 +170,7 @@ async fn a_failure_before_the_first_byte_is_made_good_by_another_server() -> Res
 #[tokio::test]
 async fn a_failure_that_nobody_makes_good_is_a_clean_error() -> Result<()> {
     let bad = MockBackend::start(&["demo"]).await?;
-    let serving = with(&bad, None).await?;
+    let serving = judging(&bad, None).await?;
     for (what, conduct) in early() {
         bad.does(conduct);
         for body in [chat("hello"), streamed_chat("hello")] {
@@ -126,6 +179,9 @@ async fn a_failure_that_nobody_makes_good_is_a_clean_error() -> Result<()> {
             ensure!(answer.json()?["error"]["type"] == "server_error", "{what}");
         }
         serving.idle().await?;
+        bad.runs(0).await?;
+        judged(&serving, what, "degraded").await?;
+        made_whole(&serving, &bad, what).await?;
     }
     over(serving).await
 }
@@ -136,11 +192,10 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event() -> Result<()> {
         MockBackend::start(&["demo"]).await?,
         MockBackend::start(&["demo"]).await?,
     );
-    let serving = with(&bad, Some(&good)).await?;
+    let serving = judging(&bad, Some(&good)).await?;
     for (what, conduct) in late() {
         bad.does(conduct);
-        let mut body = streamed_chat("hello");
-        body["pointsman"] = serde_json::json!({"executors": ["bad"]});
+        let body = pinned(streamed_chat("hello"));
         let answer = serving.client.raw(CHAT, &[], body.to_string()).await?;
         ensure!(answer.status == 200, "{what}");
         let text = String::from_utf8(answer.body)?;
@@ -153,19 +208,59 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event() -> Result<()> {
         );
         ensure!(!text.contains("[DONE]"), "{what}: {text}");
         serving.idle().await?;
+        bad.runs(0).await?;
+        judged(&serving, what, "degraded").await?;
+        made_whole(&serving, &bad, what).await?;
     }
     // A whole answer that breaks off has no end.
     let cut = head(200, &[("content-type", "application/json")], 100) + "{\"id\":";
     bad.does(Conduct::Bytes(cut.into_bytes()));
-    let mut body = chat("hello");
-    body["pointsman"] = serde_json::json!({"executors": ["bad"]});
-    ensure!(
-        serving
-            .client
-            .raw(CHAT, &[], body.to_string())
-            .await
-            .is_err()
+    let body = pinned(chat("hello")).to_string();
+    ensure!(serving.client.raw(CHAT, &[], body).await.is_err());
+    judged(&serving, "wrong length", "degraded").await?;
+    over(serving).await
+}
+
+#[tokio::test]
+async fn an_answer_that_is_strange_goes_through_and_is_held_against_nobody() -> Result<()> {
+    let bad = MockBackend::start(&["demo"]).await?;
+    let serving = judging(&bad, None).await?;
+    for (what, conduct, expected) in strange() {
+        bad.does(conduct);
+        let body = streamed_chat("hello").to_string();
+        let answer = serving.client.raw(CHAT, &[], body).await?;
+        ensure!(answer.status == 200, "{what}: {}", answer.status);
+        let text = String::from_utf8(answer.body)?;
+        ensure!(text == expected, "{what}: {text}");
+        serving.idle().await?;
+        bad.runs(0).await?;
+        judged(&serving, what, "up").await?;
+    }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_connections_is_down_and_others_are_asked() -> Result<()> {
+    let (bad, good) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
     );
+    let mut first = backend("bad", &bad)?;
+    // Nobody looks, until a request has failed there.
+    first.server.poll = Duration::from_secs(3600);
+    let serving = serving_with([first, backend("good", &good)?], |_| ()).await?;
+    drop(bad);
+    for time in 0..4 {
+        let hello = format!("hello, {time}");
+        let answer = serving.client.chat(&hello).await?;
+        ensure!(answer.text()? == "t0 t1 t2 ");
+        ensure!(answer.header("x-pointsman-executor") == "good");
+    }
+    judged(&serving, "refuses", "down").await?;
+    serving.idle().await?;
+    let body = pinned(chat("hello")).to_string();
+    let alone = serving.client.raw(CHAT, &[], body).await?;
+    ensure!(alone.status == 503, "{}", alone.status);
     over(serving).await
 }
 

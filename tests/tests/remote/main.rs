@@ -10,12 +10,14 @@ mod prompts;
 mod residency;
 mod room;
 mod roster;
+mod secure;
 mod sessions;
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use pointsman_server::config::{BackendConfig, Config};
+use pointsman_server::config::{BackendConfig, Config, Flags};
 use pointsman_tests::backend::MockBackend;
 use pointsman_tests::client::Client;
 use pointsman_tests::serving::{Serving, backend_at};
@@ -24,6 +26,18 @@ use serde_json::Value;
 /// A backend of the configuration, asked often.
 fn backend(name: &str, mock: &MockBackend) -> Result<BackendConfig> {
     backend_at(name, mock.addr())
+}
+
+/// The backends in a configuration of this text.
+fn backends_of(text: &str) -> Result<Vec<BackendConfig>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("pointsman.toml");
+    fs::write(&path, text)?;
+    let flags = Flags {
+        config: Some(path),
+        ..Flags::default()
+    };
+    Ok(Config::load(&flags)?.backends)
 }
 
 /// A server with these backends and no engine, once all of them are found.

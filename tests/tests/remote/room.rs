@@ -1,6 +1,6 @@
 //! The room at servers: slots, saturation, silence, and others' load.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use pointsman_core::Micros;
 use pointsman_driver::message::Load;
 use pointsman_tests::backend::{Conduct, MockBackend};
@@ -9,7 +9,7 @@ use pointsman_tests::serving::Serving;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use super::{backend, executors_until, named, over, serving, serving_with};
+use super::{backend, backends_of, executors_until, named, over, serving, serving_with};
 
 /// Asks for so many streams, and reads each to its end.
 fn streams(client: Client, count: usize) -> Vec<JoinHandle<Result<String>>> {
@@ -192,15 +192,13 @@ async fn what_others_run_at_a_server_takes_of_its_slots() -> Result<()> {
 #[tokio::test]
 async fn another_software_is_known_by_the_names_of_its_metrics() -> Result<()> {
     let mock = MockBackend::start(&["demo"]).await?;
-    let mut config = backend("new", &mock)?;
-    config.server.slots = Some(10);
-    config.server.metrics = Some(pointsman_executor::server::MetricNames {
-        path: "/stats".to_owned(),
-        running: "engine_busy".to_owned(),
-        waiting: "engine_queue".to_owned(),
-        kv_usage: "engine_kv".to_owned(),
-        kv_info: "engine_blocks".to_owned(),
-    });
+    let url = mock.url();
+    let backends = backends_of(&format!(
+        "[[backends]]\nname = 'new'\nurl = '{url}'\npoll = '50ms'\nslots = 10\nmetrics-path = '/stats'\n\
+         running-metric = 'engine_busy'\nwaiting-metric = 'engine_queue'\n\
+         kv-usage-metric = 'engine_kv'\nkv-info-metric = 'engine_blocks'\n",
+    ))?;
+    let [config] = <[_; 1]>::try_from(backends).map_err(|_others| anyhow!("not one"))?;
     mock.answers(
         "/stats",
         200,
@@ -214,6 +212,45 @@ async fn another_software_is_known_by_the_names_of_its_metrics() -> Result<()> {
     .await?;
     let devices = serving.client.get("/admin/executors").await?.json()?["devices"].clone();
     ensure!(devices[0]["blocks_free"] == json!(30), "{devices}");
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn a_server_of_sglang_tells_its_room_and_its_blocks() -> Result<()> {
+    let mock = MockBackend::start(&[]).await?;
+    mock.has_models("sglang", &["demo"]);
+    mock.answers("/health", 200, "");
+    let info = json!({"page_size": 16, "max_running_requests": 8, "kv_events": null});
+    mock.answers("/server_info", 200, &info.to_string());
+    let loads = |running: u32, used: u32| {
+        let rank = json!({"num_running_reqs": running, "num_waiting_reqs": 1,
+            "num_used_tokens": used, "max_total_num_tokens": 800, "token_usage": 0.1});
+        mock.answers(
+            "/v1/loads",
+            200,
+            &json!({"loads": [rank, rank]}).to_string(),
+        );
+    };
+    loads(1, 80);
+    let serving = serving([backend("sglang", &mock)?]).await?;
+    let client = serving.client;
+    // Four of eight are others', on two ranks.
+    executors_until(client, |list| named(list, "sglang")["slots_total"] == 4).await?;
+    let devices = client.get("/admin/executors").await?.json()?["devices"].clone();
+    let blocks = (&devices[0]["blocks_total"], &devices[0]["blocks_free"]);
+    ensure!(blocks == (&json!(100), &json!(90)), "{devices}");
+    loads(0, 0);
+    executors_until(client, |list| named(list, "sglang")["slots_total"] == 6).await?;
+    ensure!(client.chat("hello").await?.text()? == "t0 t1 t2 ");
+    // Its queue is full: no failure, and the request waits.
+    mock.does(Conduct::Status(503, &[]));
+    let asked = streams(client, 1);
+    executors_until(client, |list| named(list, "sglang")["saturated"] == true).await?;
+    mock.does(Conduct::Answers(1));
+    for asked in asked {
+        ensure!(asked.await?? == "t0 ");
+    }
+    serving.idle_but_for_blocks().await?;
     serving.server.stop().await
 }
 

@@ -56,3 +56,57 @@ async fn a_conversation_goes_back_to_its_server_by_its_session_or_by_itself() ->
     }
     over(serving).await
 }
+
+/// A turn of a conversation by an API that only servers elsewhere answer. The last message alone is marked for the
+/// cache, as Anthropic's clients do it.
+async fn turn_elsewhere(
+    client: Client,
+    (path, field): (&str, &str),
+    talk: &mut Vec<Value>,
+    says: &str,
+) -> Result<String> {
+    let text = json!([{"type": "text", "text": says}]);
+    talk.push(json!({"role": "user", "content": text}));
+    let mut body = json!({"model": "demo", "system": "You are kind.", field: talk});
+    let last = talk.len() - 1;
+    body[field][last]["content"][0]["cache_control"] = json!({"type": "ephemeral"});
+    let answer = client.raw(path, &[], body.to_string()).await?;
+    ensure!(answer.status == 200, "{path}: {}", answer.status);
+    talk.push(json!({"role": "assistant", "content": format!("I heard: {says}")}));
+    Ok(answer.header("x-pointsman-executor").to_owned())
+}
+
+#[tokio::test]
+async fn messages_and_responses_go_back_to_their_server_too() -> Result<()> {
+    for api in [("/v1/messages", "messages"), ("/v1/responses", "input")] {
+        let mocks = [
+            MockBackend::start(&["demo"]).await?,
+            MockBackend::start(&["demo"]).await?,
+            MockBackend::start(&["demo"]).await?,
+        ];
+        let [a, b, c] = &mocks;
+        let serving = serving([backend("a", a)?, backend("b", b)?, backend("c", c)?]).await?;
+        let client = serving.client;
+        let mut talks: Vec<Vec<Value>> = vec![Vec::new(); 6];
+        let mut homes = Vec::new();
+        for (number, talk) in talks.iter_mut().enumerate() {
+            let says = format!("I am {number}");
+            homes.push(turn_elsewhere(client, api, talk, &says).await?);
+        }
+        let mut used = homes.clone();
+        used.sort();
+        used.dedup();
+        ensure!(used == ["a", "b", "c"], "{homes:?}");
+        for round in 0..2 {
+            for number in [5, 0, 3, 1, 4, 2] {
+                let at = turn_elsewhere(client, api, &mut talks[number], "yes").await?;
+                ensure!(
+                    at == homes[number],
+                    "{api:?}, {number}, round {round}: {at}"
+                );
+            }
+        }
+        over(serving).await?;
+    }
+    Ok(())
+}

@@ -44,6 +44,13 @@ pub enum Wrong {
         /// The system's reason.
         error: std::io::Error,
     },
+    /// A file without certificates to know a server by.
+    #[error("{} has no certificates in PEM: {error}", path.display())]
+    NoCertificates {
+        path: PathBuf,
+        /// The reason.
+        error: std::io::Error,
+    },
     /// A folder that is not there.
     #[error("{key}: there is no folder {}", path.display())]
     NoFolder {

@@ -258,6 +258,7 @@ pub(super) struct Backend {
     pub(super) software: Given<String>,
     pub(super) key: Given<String>,
     pub(super) key_file: Given<String>,
+    pub(super) ca_file: Given<String>,
     pub(super) headers: Given<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) models: Vec<Spanned<String>>,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in tests")]
 
+mod backend;
 mod check;
 mod fleet;
 

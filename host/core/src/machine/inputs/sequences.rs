@@ -176,7 +176,7 @@ impl Machine {
         self.complete(id, Ended::Badly);
         let why = match retry {
             RetryClass::Never => RequeuedWhy::Failed,
-            RetryClass::Elsewhere => {
+            RetryClass::Elsewhere | RetryClass::TooLate => {
                 self.fault(sequence.executor);
                 RequeuedWhy::Failed
             }
@@ -237,7 +237,7 @@ impl Machine {
     fn final_failure(&self, id: RequestId, retry: RetryClass) -> Option<FailedWhy> {
         let request = &self.requests[id];
         match retry {
-            RetryClass::Never => return Some(FailedWhy::NotRetryable),
+            RetryClass::Never | RetryClass::TooLate => return Some(FailedWhy::NotRetryable),
             // It waits for room, as long as any request may.
             RetryClass::Anywhere => return None,
             RetryClass::Elsewhere => {}

@@ -1,6 +1,7 @@
 //! Servers elsewhere: those of the flags, else those of the file.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pointsman_driver::provider::SLOTS_MAX;
@@ -9,6 +10,7 @@ use pointsman_executor::server::{
     ServerUrl,
 };
 use pointsman_notation::Time;
+use pointsman_remote::client::{Connections, Trust};
 use toml::Spanned;
 
 use super::super::error::{ConfigError, Place, Wrong};
@@ -75,6 +77,11 @@ impl Check<'_> {
             name: name.transpose()?,
             software: software.transpose()?,
             key,
+            ca: table
+                .ca_file
+                .as_ref()
+                .map(|file| self.ca(file))
+                .transpose()?,
             headers: headers.transpose()?.unwrap_or_default(),
             models,
             slots: self.number_if(&path("slots"), table.slots.as_ref(), 1..=SLOTS_MAX)?,
@@ -150,6 +157,19 @@ impl Check<'_> {
         found
             .map(|(software, _)| *software)
             .ok_or_else(|| self.value(key, given, &wanted))
+    }
+
+    /// The certificates in a file.
+    fn ca(self, file: &Spanned<String>) -> Result<Arc<[u8]>, ConfigError> {
+        let path = self.source.resolve(file.get_ref());
+        let pem = match pointsman_files::read_text(&path, FILE_BYTES_MAX) {
+            Ok(text) => text.into_bytes(),
+            Err(error) => return Err(self.at(file, Wrong::Unreadable { path, error })),
+        };
+        match Connections::trusting(Trust::Pem(&pem)) {
+            Ok(_) => Ok(Arc::from(pem)),
+            Err(error) => Err(self.at(file, Wrong::NoCertificates { path, error })),
+        }
     }
 
     /// The key of a server, which is given as it is or in a file.

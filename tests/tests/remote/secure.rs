@@ -1,0 +1,126 @@
+//! The way to a server: TLS with certificates of one's own, HTTP/2, and a path before all paths.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use pointsman_http::TlsSettings;
+use pointsman_server::config::BackendConfig;
+use pointsman_tests::backend::MockBackend;
+use pointsman_tests::client::streamed_chat;
+use pointsman_tests::serving::Serving;
+use pointsman_tests::tls::Certificate;
+use serde_json::{Value, json};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{backends_of, executors_until, named, over, serving};
+
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A way to `to` that counts connections.
+async fn counted(to: SocketAddr) -> Result<(SocketAddr, Arc<AtomicUsize>)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let (addr, count) = (listener.local_addr()?, Arc::new(AtomicUsize::new(0)));
+    let counting = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((mut from, _)) = listener.accept().await {
+            counting.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let mut to = TcpStream::connect(to).await?;
+                copy_bidirectional(&mut from, &mut to).await
+            });
+        }
+    });
+    Ok((addr, count))
+}
+
+/// The backend of this table, asked often.
+fn backend_of(table: &str) -> Result<BackendConfig> {
+    let text = format!("[[backends]]\nname = 'one'\npoll = '50ms'\n{table}\n");
+    backends_of(&text)?.pop().context("no backend")
+}
+
+#[tokio::test]
+async fn a_server_is_known_by_its_certificate_and_its_streams_share_a_connection() -> Result<()> {
+    let (certificate, folder) = (Certificate::new()?, tempfile::tempdir()?);
+    certificate.write(folder.path())?;
+    let ca = folder.path().join("certificate.pem");
+    let behind = Serving::start(|config| {
+        config.tls = Some(TlsSettings {
+            certificate: ca.clone(),
+            key: folder.path().join("key.pem"),
+            handshake_timeout: PATIENCE,
+            poll: PATIENCE,
+        });
+    });
+    let behind = behind.await?;
+    let (addr, connections) = counted(behind.server.addr()).await?;
+    let url = format!("url = 'https://localhost:{}'", addr.port());
+
+    let known = backend_of(&format!("{url}\nca-file = '{}'", ca.display()))?;
+    let front = serving([known]).await?;
+    let before = connections.load(Ordering::Relaxed);
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let mut stream = front.client.stream(&streamed_chat("hello")).await?;
+        stream.first_text().await?;
+        streams.push(stream);
+    }
+    for stream in streams {
+        ensure!(stream.finish().await?.done);
+    }
+    let after = connections.load(Ordering::Relaxed);
+    ensure!(
+        (before, after) == (1, 1),
+        "{before}, then {after} connections"
+    );
+    over(front).await?;
+
+    // Nobody vouches for it: nothing is sent there.
+    let unknown = backend_of(&url)?;
+    let front = Serving::start(|config| {
+        config.models.clear();
+        config.executors.clear();
+        config.backends = vec![unknown];
+    });
+    let front = front.await?;
+    let is_down = |list: &[Value]| named(list, "one")["health"] == "down";
+    executors_until(front.client, is_down).await?;
+    ensure!(front.client.chat("hello").await?.status == 404);
+    over(front).await?;
+    over(behind).await
+}
+
+#[tokio::test]
+async fn certificates_that_are_none_are_refused_by_the_name_of_their_file() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("empty.pem");
+    std::fs::write(&path, "nothing")?;
+    for (path, words) in [
+        (path.display().to_string(), "no certificates in PEM"),
+        ("/nowhere.pem".to_owned(), "cannot be read"),
+    ] {
+        let refused = backend_of(&format!("url = 'https://one'\nca-file = '{path}'"));
+        let error = refused.err().context("it is taken")?.to_string();
+        ensure!(error.contains(words) && error.contains(&path), "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_path_before_all_paths_is_kept() -> Result<()> {
+    let mock = MockBackend::start(&[]).await?;
+    let models = json!({"object": "list", "data": [{"id": "demo", "owned_by": "vllm"}]});
+    mock.answers("/behind/it/v1/models", 200, &models.to_string());
+    mock.answers("/behind/it/health", 200, "");
+    let url = format!("url = '{}/behind/it/'", mock.url());
+    let front = serving([backend_of(&url)?]).await?;
+    ensure!(front.client.chat("hello").await?.text()? == "t0 t1 t2 ");
+    ensure!(mock.seen("/behind/it/v1/chat/completions").len() == 1);
+    ensure!(!mock.seen("/behind/it/metrics").is_empty() && mock.seen("/metrics").is_empty());
+    over(front).await
+}
