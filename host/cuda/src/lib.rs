@@ -13,10 +13,13 @@
 //!    logits depends on its own sequence only, bit by bit (`tests/backend.rs`). On a device the second
 //!    holds as far as cuBLAS goes, which may sum in another order for another number of rows.
 //! 3. Logits are those of the processors within the precision of bf16 (`tests/backend.rs`).
+//! 4. Tokens are those that the engine's sampler chooses by the same rows (`tests/choice.rs`).
+//!
+//! With `POINTSMAN_CUDA_TESTS=device` the tests run on a real device, which has to be there.
 //!
 //! # Not here
-//! The graph, the step loop and the sampler (`pointsman-engine`), and which device serves what (the
-//! server).
+//! The graph, the step loop and the parameters by which tokens are chosen (`pointsman-engine`), and which device
+//! serves what (the server).
 
 #![deny(missing_docs)]
 #![expect(
