@@ -34,7 +34,7 @@ use crate::client::{Connections, ServerClient};
 use crate::findings::Findings;
 use crate::open::OpenCall;
 use crate::poll::{self, Poll};
-use crate::residency::{Reach, Residency, ResidencyTerms};
+use crate::residency::{ModelAccess, Residency, ResidencyTerms};
 use crate::sequence::{Sequence, SequenceEnd, Timeouts};
 use crate::watch::Usage;
 
@@ -171,8 +171,8 @@ pub fn spawn(runtime: &Handle, spec: RemoteSpec) -> EngineHandle {
 
 impl RemoteSpec {
     /// The way to the server's models.
-    fn reach(&self, client: &ServerClient) -> Reach {
-        Reach {
+    fn reach(&self, client: &ServerClient) -> ModelAccess {
+        ModelAccess {
             client: client.clone(),
             terms: ResidencyTerms {
                 models_max: self.models_max,

@@ -45,7 +45,7 @@ pub(crate) struct ResidencyTerms {
 
 /// The way to a server, and the terms on which it is given orders.
 #[derive(Clone, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct ModelAccess {
     pub(crate) client: ServerClient,
     pub(crate) terms: ResidencyTerms,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Residency {
     executor: String,
     // Owned.
     /// The way to the server, which operators change while it serves.
-    reach: Mutex<Reach>,
+    reach: Mutex<ModelAccess>,
     known: Mutex<Known>,
     /// Held by whoever gives the server an order.
     turn: Turn<()>,
@@ -195,7 +195,7 @@ fn status(model: &Value) -> Option<&str> {
 // === impl Residency ===
 
 impl Residency {
-    pub(crate) fn new(executor: String, reach: Reach) -> Arc<Self> {
+    pub(crate) fn new(executor: String, reach: ModelAccess) -> Arc<Self> {
         Arc::new(Self {
             executor,
             reach: Mutex::new(reach),
@@ -205,7 +205,7 @@ impl Residency {
     }
 
     /// Reaches the server in this way from now on.
-    pub(crate) fn describe(&self, reach: Reach) {
+    pub(crate) fn describe(&self, reach: ModelAccess) {
         *self.reach() = reach;
     }
 
@@ -378,7 +378,7 @@ impl Residency {
         self.reach().terms
     }
 
-    fn reach(&self) -> MutexGuard<'_, Reach> {
+    fn reach(&self) -> MutexGuard<'_, ModelAccess> {
         self.reach.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -410,7 +410,7 @@ impl Residency {
             body.to_string().into()
         });
         let call = (Method::POST, path);
-        let Reach { client, terms } = self.reach().clone();
+        let ModelAccess { client, terms } = self.reach().clone();
         let sent = client.ask(call, (headers, body), terms.load_timeout).await;
         let (status, answer) = sent.map_err(|error| error.to_string())?;
         // It may have become so by itself.
