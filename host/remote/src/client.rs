@@ -42,6 +42,8 @@ pub enum Trust<'a> {
     System,
     /// These certificates, in PEM, and no others.
     Pem(&'a [u8]),
+    /// No certificate: for addresses at which nobody shows one.
+    Nobody,
 }
 
 /// A client of one server.
@@ -96,7 +98,7 @@ impl Connections {
     /// Connections with TLS where an address asks for it, to servers that these certificates know.
     ///
     /// # Errors
-    /// If the certificates of the system cannot be read, or the others are none, or not there.
+    /// If the certificates of the system cannot be read, or the others are none.
     pub fn trusting(trust: Trust<'_>) -> io::Result<Self> {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
@@ -313,6 +315,7 @@ fn tls_config(trust: Trust<'_>) -> io::Result<ClientConfig> {
         .map_err(io::Error::other)?;
     let config = match trust {
         Trust::System => config.with_native_roots()?,
+        Trust::Nobody => config.with_root_certificates(RootCertStore::empty()),
         Trust::Pem(pem) => {
             let mut roots = RootCertStore::empty();
             for certificate in CertificateDer::pem_slice_iter(pem) {

@@ -112,7 +112,7 @@ impl ServerArgs {
 
     /// Connections that trust the certificates that were named, or else the system's.
     fn connections(&self) -> Result<Connections> {
-        let pem = match (&self.ca, self.server.is_secured()) {
+        match (&self.ca, self.server.is_secured()) {
             (Some(path), _) => {
                 let pem = super::file::read(path)?;
                 ensure!(
@@ -120,17 +120,13 @@ impl ServerArgs {
                     "{} has no certificate in PEM",
                     path.display()
                 );
-                pem
+                Ok(Connections::trusting(Trust::Pem(&pem))?)
             }
-            // Nobody shows a certificate.
-            (None, false) => Vec::new(),
+            (None, false) => Ok(Connections::trusting(Trust::Nobody)?),
             (None, true) => {
-                let connections = Connections::new();
-                return connections
-                    .context("the certificates of this machine; name some with --ca");
+                Connections::new().context("the certificates of this machine; name some with --ca")
             }
-        };
-        Ok(Connections::trusting(Trust::Pem(&pem))?)
+        }
     }
 }
 

@@ -174,7 +174,7 @@ async fn without_a_bonus_requests_go_in_order_of_arrival() -> Result<()> {
 
 #[tokio::test]
 async fn waiting_outweighs_a_warm_model_in_time() -> Result<()> {
-    let serving = demo_is_warm(json!({"queue-aging-equalization": 1})).await?;
+    let serving = demo_is_warm(json!({"queue-aging-equalization": "1s"})).await?;
     let mut streams = wait_in_order(&serving, &["second", "second"]).await?;
     let now = async || -> Result<u64> {
         let shown = get(serving.client, "/monitor/data").await?;
