@@ -67,6 +67,8 @@ pub mod routes;
 mod settings;
 mod socket;
 mod spares;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 mod tls;
 pub mod trace;
 mod turns;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use pointsman_http::test_util::pem;
 use pointsman_server::config::TenantConfig;
 use tempfile::TempDir;
 
@@ -29,6 +30,9 @@ fn example_in_force() -> (TempDir, String) {
         let key = folder.path().join("keys").join(name);
         fs::write(key, format!("key-of-{name}")).unwrap();
     }
+    let certificate = rcgen::generate_simple_self_signed(["backend".to_owned()]).unwrap();
+    let pem = pem("CERTIFICATE", certificate.cert.der());
+    fs::write(folder.path().join("backends.pem"), pem).unwrap();
     (folder, lines)
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use pointsman_http::test_util::pem;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 
 use super::host::Host;
@@ -102,24 +103,6 @@ fn a_server_is_asked_by_host_and_port_alone() {
     let said = host.asked_at(&["executors"], &address);
     assert_eq!(said.code, 0, "{} {}", said.out, said.err);
     assert!(said.out.contains("cpu0/demo"), "{}", said.out);
-}
-
-/// Bytes as a block of PEM.
-fn pem(label: &str, der: &[u8]) -> String {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for three in der.chunks(3) {
-        let bits = three
-            .iter()
-            .fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
-        let bits = bits << (8 * (3 - three.len()));
-        for digit in 0..4 {
-            let digit =
-                (digit <= three.len()).then(|| DIGITS[(bits >> (18 - 6 * digit) & 63) as usize]);
-            text.push(digit.map_or('=', char::from));
-        }
-    }
-    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
 }
 
 #[test]
