@@ -111,6 +111,21 @@ DEVICE T block_join(T value, Two two) {
     return all;
 }
 
+// The largest of the numbers of a block's threads; all get it.
+DEVICE u64 block_max(u64 number) {
+    return block_join(number, [](u64 a, u64 b) { return a > b ? a : b; });
+}
+
+// Adds up the numbers of a warp's lanes up to each one's own.
+DEVICE u64 sum_to_lane(u64 number) {
+    int lane = threadIdx.x % 32;
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+        u64 other = shuffle(number, lane < lanes ? lane : lane - lanes);
+        if (lane >= lanes) number += other;
+    }
+    return number;
+}
+
 // Adds up a number of each thread of a block; all threads get the sum.
 template <typename T>
 DEVICE T block_sum(T number) {

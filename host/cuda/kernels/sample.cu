@@ -97,12 +97,7 @@ DEVICE void find_digit(Search& search, u64 before, IsEnough is_enough) {
     int lane = threadIdx.x % 32;
     u64 own = 0;
     for (int i = 0; i < EACH_LANE; i++) own += search.sum(lane * EACH_LANE + i);
-    u64 up_to = own;
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-        u64 other = shuffle(up_to, lane < lanes ? lane : lane - lanes);
-        if (lane >= lanes) up_to += other;
-    }
-    u64 sum = before + up_to - own;
+    u64 sum = before + sum_to_lane(own) - own;
     bool is_here = !is_enough(sum) || lane == 0;
     if (!is_here || !(is_enough(sum + own) || lane == 31)) return;
     int digit = lane * EACH_LANE, last = digit + EACH_LANE - 1;
@@ -154,7 +149,7 @@ DEVICE u64 furthest(const Candidates& among) {
         u64 behind = among.behind(token);
         if (behind > furthest && among.weight(token) > 0) furthest = behind;
     }
-    return block_join(furthest, [](u64 a, u64 b) { return a > b ? a : b; });
+    return block_max(furthest);
 }
 
 // The weight of all candidates.
@@ -202,11 +197,7 @@ DEVICE void pick(int* chosen, const Candidates& among, u64 random) {
     u64 target = product_high(random, all);
     if (target < before || target >= before + sum) return;
     for (int from = first;; from += 32) {
-        u64 own = from + lane < end ? among.weight(from + lane) : 0, up_to = own;
-        for (int lanes = 1; lanes < 32; lanes *= 2) {
-            u64 other = shuffle(up_to, lane < lanes ? lane : lane - lanes);
-            if (lane >= lanes) up_to += other;
-        }
+        u64 own = from + lane < end ? among.weight(from + lane) : 0, up_to = sum_to_lane(own);
         if (target >= before + up_to - own && target < before + up_to) *chosen = from + lane;
         before += shuffle(up_to, 31);
         if (target < before) return;
@@ -247,7 +238,7 @@ extern "C" __global__ void BOUNDS(1024, 1) choose(int* chosen, float* rows, cons
         u64 other = rank(logits[token], token);
         if (other > likeliest) likeliest = other;
     }
-    likeliest = block_join(likeliest, [](u64 a, u64 b) { return a > b ? a : b; });
+    likeliest = block_max(likeliest);
     int token = likeliest == 0 ? -1 : (int)~(unsigned)likeliest;
     float largest = likeliest == 0 ? 0.0f : logits[token];
     // No random choice among those that are infinitely likely.

@@ -214,15 +214,8 @@ impl CudaBackend {
     }
 
     /// Copies logits, and waits for the step then; without any, whoever comes next waits.
-    fn fetch(&mut self, logits: &mut [f32]) -> Result<(), DeviceError> {
-        if let Some(memory) = self.activations.logits.memory()
-            && !logits.is_empty()
-        {
-            // SAFETY: the memory has room for numbers of 32 bits, and any bits are one.
-            let numbers = unsafe { memory.transmute::<f32>(logits.len()) };
-            let numbers = numbers.ok_or_else(|| DeviceError("logits are missing".to_owned()))?;
-            self.stream.memcpy_dtoh(&numbers, logits).map_err(failed)?;
-        }
+    fn fetch(&self, logits: &mut [f32]) -> Result<(), DeviceError> {
+        self.activations.logits.read(&self.stream, logits)?;
         match self.chooser.is_expected() {
             true => Ok(()),
             false => self.stream.synchronize().map_err(failed),

@@ -45,8 +45,26 @@ impl Rows {
     }
 
     /// The memory of the rows.
+    #[cfg(feature = "test-util")]
     pub(crate) fn memory(&mut self) -> Option<&mut CudaSlice<u8>> {
         self.memory.as_mut()
+    }
+
+    /// Has the first of their numbers, of 32 bits each, copied to this machine once they are computed.
+    pub(crate) fn read<T: DeviceRepr>(
+        &self,
+        stream: &Arc<CudaStream>,
+        numbers: &mut [T],
+    ) -> Result<(), DeviceError> {
+        const { assert!(size_of::<T>() == 4) };
+        let Some(memory) = self.memory.as_ref().filter(|_| !numbers.is_empty()) else {
+            return Ok(());
+        };
+        // SAFETY: the view is as long as the numbers only where the memory has room for them, and any bits
+        // are a number.
+        let view = unsafe { memory.transmute::<T>(numbers.len()) };
+        let view = view.ok_or_else(|| DeviceError("rows are missing".to_owned()))?;
+        stream.memcpy_dtoh(&view, numbers).map_err(failed)
     }
 }
 

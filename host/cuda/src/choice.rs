@@ -133,17 +133,12 @@ impl Chooser {
 
     /// Waits for the tokens, and copies them.
     fn fetch(
-        &mut self,
+        &self,
         stream: &Arc<CudaStream>,
         count: usize,
     ) -> Result<Vec<Option<u32>>, DeviceError> {
         let mut chosen = vec![0_i32; count];
-        if let Some(memory) = self.chosen.memory() {
-            // SAFETY: the memory has room for numbers of 32 bits, and any bits are one.
-            let numbers = unsafe { memory.transmute::<i32>(count) };
-            let numbers = numbers.ok_or_else(|| DeviceError("tokens are missing".to_owned()))?;
-            stream.memcpy_dtoh(&numbers, &mut chosen).map_err(failed)?;
-        }
+        self.chosen.read(stream, &mut chosen)?;
         stream.synchronize().map_err(failed)?;
         Ok(chosen.iter().map(|id| u32::try_from(*id).ok()).collect())
     }

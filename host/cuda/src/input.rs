@@ -12,6 +12,8 @@ use crate::failed;
 
 /// Queries in a tile: rows of the matrices that a device multiplies at once.
 const TILE_QUERIES: usize = 16;
+/// Positions in a piece of attention, as `kernels/attention.cu` has it.
+const PIECE: usize = 64;
 /// Numbers by which a tile is told.
 const TILE_NUMBERS: usize = 3;
 
@@ -31,6 +33,8 @@ pub(crate) struct InputBatch {
     few: Tiles,
     /// The tiles of longer chunks.
     many: Tiles,
+    /// Number of pieces of attention for which there is to be room.
+    pieces: usize,
 }
 
 /// Parts of chunks, whose queries to one head of keys are a matrix.
@@ -103,6 +107,7 @@ impl InputBatch {
                 false => input.many.push(first, count, tokens),
             }
         }
+        input.pieces = input.few_pieces();
         input.copied = input.last.len();
         input.last.append(&mut kept);
         input
@@ -118,15 +123,19 @@ impl InputBatch {
         &self.few
     }
 
-    /// Number of pieces of so many positions for which there is to be room for rows of chunks that are one
-    /// tile: a power of two, so that it is seldom another than in the step before.
-    pub(crate) fn pieces(&self, piece: usize) -> usize {
+    /// Number of pieces for which there is to be room for rows of chunks that are one tile.
+    pub(crate) fn pieces(&self) -> usize {
+        self.pieces
+    }
+
+    /// A power of two, so that it is seldom another than in the step before.
+    fn few_pieces(&self) -> usize {
         let rows = self.few.rows.iter();
         let positions = rows.map(|row| self.positions[row.unsigned_abs() as usize]);
         let seen = positions
             .max()
             .map_or(0, |last| last.unsigned_abs() as usize + 1);
-        seen.div_ceil(piece).next_power_of_two()
+        seen.div_ceil(PIECE).next_power_of_two()
     }
 }
 

@@ -28,8 +28,6 @@ const WARPS: usize = (THREADS / WARP) as usize;
 const ROW_THREADS: u32 = 512;
 /// Numbers that a thread has at once.
 const STEP: usize = 8;
-/// Positions in a piece of attention, as `kernels/attention.cu` has it.
-const PIECE: usize = 64;
 /// Bytes for the sums of pieces: of more rows than fit, some are computed after the others.
 const SUMS_BYTES: usize = 128 << 20;
 
@@ -202,7 +200,7 @@ impl Ops for CudaOps<'_> {
             let at = (qkv.address(ops.stream), out);
             ops.attend_many(layer, at)?;
             let few = ops.input.few();
-            let pieces = ops.input.pieces(PIECE);
+            let pieces = ops.input.pieces();
             let rows_max = sums_rows_max(ops.config, pieces);
             let mut done = 0;
             while done < few.len() {
@@ -456,7 +454,7 @@ fn sums_rows_max(config: &LlamaConfig, pieces: usize) -> usize {
 /// The shape of a step, if another one of that shape launches the same: none that has chunks of many tokens, or
 /// whose attention is computed in parts.
 pub(crate) fn shape(config: &LlamaConfig, input: &InputBatch, at: &InputAt) -> Option<StepShape> {
-    let pieces = input.pieces(PIECE);
+    let pieces = input.pieces();
     let is_one = at.many.count == 0 && at.rows <= sums_rows_max(config, pieces);
     is_one.then_some(StepShape {
         rows: at.rows,

@@ -22,7 +22,7 @@ pub struct ServerConfig {
     pub software: Option<ServerSoftware>,
     /// The key that the server asks for; absent: none.
     pub key: Option<ServerKey>,
-    /// The certificates by which it is known, in PEM; absent: those of the system.
+    /// The certificates by which it is known, in PEM that can be read; absent: those of the system.
     pub ca: Option<Arc<[u8]>>,
     /// Headers that each request there has, in the place of the client's of that name.
     pub headers: HeaderMap,

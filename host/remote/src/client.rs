@@ -22,7 +22,6 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::time::timeout;
-use tracing::warn;
 
 /// The most bytes of a server's answer to a question of ours.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -119,15 +118,6 @@ impl Connections {
 }
 
 impl Connections {
-    /// Connections of their own to servers that these certificates know.
-    fn or_trusting(self, pem: &[u8]) -> Self {
-        Self::trusting(Trust::Pem(pem)).unwrap_or_else(|error| {
-            // They were looked at when the configuration was read.
-            warn!(%error, "certificates of a backend cannot be used, and those of the system are");
-            self
-        })
-    }
-
     /// Sends bytes to an address that is no executor's. Returns the head of the answer and, of its body, as
     /// much as an answer may have.
     ///
@@ -238,7 +228,8 @@ impl ServerClient {
         }
         Self {
             connections: match &server.ca {
-                Some(pem) => connections.or_trusting(pem),
+                Some(pem) => Connections::trusting(Trust::Pem(pem))
+                    .expect("certificates were read when the configuration was checked"),
                 None => connections,
             },
             base: server.url.to_string(),

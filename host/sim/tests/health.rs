@@ -110,6 +110,16 @@ fn after_its_rest_one_fault_brings_the_next_and_one_success_makes_whole() {
     );
 }
 
+/// A host whose executor rests, and runs a request that began before.
+fn running_and_resting() -> (World, ExecutorId, RequestId) {
+    let (mut world, executor) = host();
+    let running = arrive(&mut world, request(4, 3));
+    for _ in 0..4 {
+        fault(&mut world, executor);
+    }
+    (world, executor, running)
+}
+
 /// A host whose executor has just rested.
 fn rested() -> (World, ExecutorId) {
     let (mut world, executor) = host();
@@ -226,11 +236,7 @@ fn terms_that_are_lowered_count_for_what_comes_after_them() {
 
 #[test]
 fn another_server_in_the_place_of_one_has_no_faults_and_is_heard_before_it_is_sent_anything() {
-    let (mut world, executor) = host();
-    let running = arrive(&mut world, request(4, 3));
-    for _ in 0..4 {
-        fault(&mut world, executor);
-    }
+    let (mut world, executor, running) = running_and_resting();
     world.update(executor, ExecutorUpdate::Replaced);
     assert_eq!(health(&world, executor), Health::Up);
     let waits = arrive(&mut world, request(4, 3));
@@ -244,11 +250,7 @@ fn another_server_in_the_place_of_one_has_no_faults_and_is_heard_before_it_is_se
 
 #[test]
 fn a_degraded_executor_runs_on_and_a_resting_one_ends_what_it_runs() {
-    let (mut world, executor) = host();
-    let running = arrive(&mut world, request(4, 3));
-    for _ in 0..4 {
-        fault(&mut world, executor);
-    }
+    let (mut world, executor, running) = running_and_resting();
     assert_eq!(health(&world, executor), Health::Down);
     steps(&mut world, executor, 3);
     let served = Outcome::Finished { output_tokens: 3 };

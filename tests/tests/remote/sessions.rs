@@ -1,8 +1,11 @@
 //! Conversations that go back to the server that has them cached.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 use pointsman_tests::backend::MockBackend;
 use pointsman_tests::client::Client;
+use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
 use super::{backend, over, serving};
@@ -24,8 +27,8 @@ async fn turn(
     Ok(answer.header("x-pointsman-executor").to_owned())
 }
 
-#[tokio::test]
-async fn a_conversation_goes_back_to_its_server_by_its_session_or_by_itself() -> Result<()> {
+/// A server in front of three others, which live as long as they are held.
+async fn before_three() -> Result<(Serving, [MockBackend; 3])> {
     let mocks = [
         MockBackend::start(&["demo"]).await?,
         MockBackend::start(&["demo"]).await?,
@@ -33,6 +36,19 @@ async fn a_conversation_goes_back_to_its_server_by_its_session_or_by_itself() ->
     ];
     let [a, b, c] = &mocks;
     let serving = serving([backend("a", a)?, backend("b", b)?, backend("c", c)?]).await?;
+    Ok((serving, mocks))
+}
+
+/// Checks that all three servers were used.
+fn ensure_all(used: &[String]) -> Result<()> {
+    let servers: BTreeSet<&str> = used.iter().map(String::as_str).collect();
+    ensure!(servers == BTreeSet::from(["a", "b", "c"]), "{used:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_conversation_goes_back_to_its_server_by_its_session_or_by_itself() -> Result<()> {
+    let (serving, _mocks) = before_three().await?;
     let client = serving.client;
     // Six conversations, each on the server that had the fewest placements; all say the same in between.
     let system = json!({"role": "system", "content": "You are kind."});
@@ -43,10 +59,7 @@ async fn a_conversation_goes_back_to_its_server_by_its_session_or_by_itself() ->
         let says = format!("I am {number}");
         homes.push(turn(client, talk, &says, session(number).as_deref()).await?);
     }
-    let mut used = homes.clone();
-    used.sort();
-    used.dedup();
-    ensure!(used == ["a", "b", "c"], "{homes:?}");
+    ensure_all(&homes)?;
     for round in 0..3 {
         for number in [5, 0, 3, 1, 4, 2] {
             let session = session(number);
@@ -79,13 +92,7 @@ async fn turn_elsewhere(
 #[tokio::test]
 async fn messages_and_responses_go_back_to_their_server_too() -> Result<()> {
     for api in [("/v1/messages", "messages"), ("/v1/responses", "input")] {
-        let mocks = [
-            MockBackend::start(&["demo"]).await?,
-            MockBackend::start(&["demo"]).await?,
-            MockBackend::start(&["demo"]).await?,
-        ];
-        let [a, b, c] = &mocks;
-        let serving = serving([backend("a", a)?, backend("b", b)?, backend("c", c)?]).await?;
+        let (serving, _mocks) = before_three().await?;
         let client = serving.client;
         let mut talks: Vec<Vec<Value>> = vec![Vec::new(); 6];
         let mut homes = Vec::new();
@@ -93,10 +100,7 @@ async fn messages_and_responses_go_back_to_their_server_too() -> Result<()> {
             let says = format!("I am {number}");
             homes.push(turn_elsewhere(client, api, talk, &says).await?);
         }
-        let mut used = homes.clone();
-        used.sort();
-        used.dedup();
-        ensure!(used == ["a", "b", "c"], "{homes:?}");
+        ensure_all(&homes)?;
         for round in 0..2 {
             for number in [5, 0, 3, 1, 4, 2] {
                 let at = turn_elsewhere(client, api, &mut talks[number], "yes").await?;

@@ -5,18 +5,14 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use object::LittleEndian;
+use object::read::elf::ElfFile64;
+use object::{Object as _, ObjectSymbol as _, SymbolKind};
 
 use super::PROFILE;
 
 /// Crates of which every server has functions, as symbols spell them.
 const CRATES: [&str; 3] = ["pointsman_core", "pointsman_driver", "pointsman_server"];
-
-/// The type of a section with the symbols of a file.
-const SYMBOL_TABLE: u32 = 2;
-/// The type of a symbol that is a function.
-const FUNCTION: u8 = 2;
-/// The size of a symbol.
-const SYMBOL_BYTES: usize = 24;
 
 /// Checks that the binary names functions of ours.
 pub(super) fn check(binary: &Path) -> Result<()> {
@@ -39,69 +35,18 @@ fn check_crates(file: &[u8], crates: &[&str]) -> Result<()> {
 
 /// The mangled names of the functions that are in the file; absent: it is no ELF file of this kind.
 fn functions(file: &[u8]) -> Option<Vec<&str>> {
-    if !file.starts_with(b"\x7fELF\x02\x01") {
-        return None;
-    }
-    let sections = sections(file)?;
-    let mut names = Vec::new();
-    for table in sections.iter().filter(|it| it.kind == SYMBOL_TABLE) {
-        let texts = sections.get(table.link)?.content(file)?;
-        for symbol in table.content(file)?.chunks_exact(SYMBOL_BYTES) {
-            let is_here = u16_at(symbol, 6)? != 0;
-            if is_here && symbol[4] & 0xf == FUNCTION {
-                let text = texts.get(usize::try_from(u32_at(symbol, 0)?).ok()?..)?;
-                let end = text.iter().position(|byte| *byte == 0)?;
-                names.push(std::str::from_utf8(&text[..end]).ok()?);
-            }
-        }
-    }
-    Some(names)
-}
-
-/// A section of an ELF file.
-struct Section {
-    kind: u32,
-    offset: usize,
-    size: usize,
-    /// The number of the section with the texts of this one.
-    link: usize,
-}
-
-impl Section {
-    fn content<'a>(&self, file: &'a [u8]) -> Option<&'a [u8]> {
-        file.get(self.offset..self.offset.checked_add(self.size)?)
-    }
-}
-
-fn sections(file: &[u8]) -> Option<Vec<Section>> {
-    let table = file.get(usize_at(file, 0x28)?..)?;
-    let size = usize::from(u16_at(file, 0x3a)?).max(1);
-    let count = usize::from(u16_at(file, 0x3c)?);
-    let read = |header: &[u8]| {
-        Some(Section {
-            kind: u32_at(header, 0x04)?,
-            offset: usize_at(header, 0x18)?,
-            size: usize_at(header, 0x20)?,
-            link: usize::try_from(u32_at(header, 0x28)?).ok()?,
-        })
-    };
-    table.chunks_exact(size).take(count).map(read).collect()
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn usize_at(bytes: &[u8], at: usize) -> Option<usize> {
-    usize::try_from(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?)).ok()
+    let program = ElfFile64::<LittleEndian>::parse(file).ok()?;
+    let functions = program
+        .symbols()
+        .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition());
+    functions.map(|symbol| symbol.name().ok()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use object::elf::SHT_SYMTAB;
+    use object::read::elf::{FileHeader as _, SectionHeader as _};
+
     use super::*;
 
     /// The program that runs this test.
@@ -111,11 +56,16 @@ mod tests {
 
     /// The program without its table of symbols, as one that was stripped.
     fn stripped(mut file: Vec<u8>) -> Vec<u8> {
-        let headers = usize_at(&file, 0x28).unwrap();
-        let size = usize::from(u16_at(&file, 0x3a).unwrap());
-        let all = sections(&file).unwrap();
-        for at in (0..all.len()).filter(|at| all[*at].kind == SYMBOL_TABLE) {
-            file[headers + at * size + 4..][..4].fill(0);
+        let program = ElfFile64::<LittleEndian>::parse(&*file).unwrap();
+        let headers = program.elf_header().e_shoff(LittleEndian);
+        let headers = usize::try_from(headers).unwrap();
+        let sections = program.elf_section_table().iter().enumerate();
+        let tables = sections.filter(|(_, section)| section.sh_type(LittleEndian) == SHT_SYMTAB);
+        let types: Vec<usize> = tables
+            .map(|(place, section)| headers + place * size_of_val(section) + 4)
+            .collect();
+        for at in types {
+            file[at..][..4].fill(0);
         }
         file
     }
