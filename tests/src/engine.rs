@@ -70,7 +70,7 @@ pub fn measure(model: &Arc<HostModel>, case: Case) -> Result<Speed> {
     };
     let processors = match case.threads {
         NonZeroUsize::MIN => Processors::of_caller(),
-        threads => Processors::start("cpu", threads)?,
+        threads => Processors::start("cpu", threads, None)?,
     };
     let mut backend = CpuBackend::new(Arc::clone(model), shape, processors);
     let prompt = |seq: u32| -> Vec<u32> {

@@ -12,13 +12,13 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use pointsman_engine::cpu::{CpuBackend, KvMemory, Processors, kv_bytes_per_token};
+use pointsman_engine::cpu::{Cores, CpuBackend, KvMemory, Processors, kv_bytes_per_token};
 use pointsman_engine::model::backend::{Backend, Chunk, KvBlocks, KvShape, Logits};
 use pointsman_engine::model::host::HostModel;
-use pointsman_engine::test_util::models;
 use pointsman_engine::test_util::schedules::{
     Evictions, Solo, WithPoison, check, check_evicting, run_all_alone, shape,
 };
+use pointsman_engine::test_util::{logits, logits_on, models};
 use pointsman_events::BlockId;
 use safetensors::Dtype;
 use serde_json::json;
@@ -26,7 +26,7 @@ use serde_json::json;
 fn backend(model: &Arc<HostModel>, shape: KvShape, threads: usize) -> CpuBackend {
     let processors = match NonZeroUsize::new(threads).unwrap() {
         NonZeroUsize::MIN => Processors::of_caller(),
-        threads => Processors::start("cpu", threads).unwrap(),
+        threads => Processors::start("cpu", threads, None).unwrap(),
     };
     CpuBackend::new(Arc::clone(model), shape, processors)
 }
@@ -209,4 +209,20 @@ fn a_chunk_that_breaks_the_contract_is_a_bug() {
         let said = said.or(panic.downcast_ref::<&str>().copied());
         assert_eq!(said, Some(expected));
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn steps_on_some_cores_give_the_same_rows_and_run_nowhere_else() {
+    let first = Cores::usable().unwrap().to_string();
+    let first: Cores = first.split(['-', ',']).next().unwrap().parse().unwrap();
+    let (model, cores) = (models::demo(), Some(first.clone()));
+    let processors = Processors::start("held", NonZeroUsize::MIN, cores).unwrap();
+    let (rows, held) = std::thread::scope(|scope| {
+        let computed = || (logits_on(processors, Arc::clone(&model)), Cores::usable());
+        scope.spawn(computed).join().unwrap()
+    });
+    assert_eq!(rows, logits(model));
+    // Steps this small are computed on the caller's own thread.
+    assert_eq!(held, Some(first));
 }

@@ -11,6 +11,7 @@ use pointsman_core::{Hook, Machine, Micros, Needs};
 use pointsman_cuda::probe;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::provider::ModelSource;
+use pointsman_engine::cpu::Cores;
 use pointsman_engine::model::config::LlamaConfig;
 use pointsman_http::Tls;
 use pointsman_lifecycle::ReconcilerSpec;
@@ -96,16 +97,22 @@ fn check_models(config: &Config) -> Result<()> {
 
 fn check_devices(config: &Config) -> Result<()> {
     for device in &config.devices {
-        if let Hardware::Cuda { ordinal } = device.hardware {
-            let found = probe::devices().with_context(|| format!("device {}", device.name))?;
-            anyhow::ensure!(
-                ordinal < found.len(),
-                "device {}: there is no CUDA device {ordinal}; `pointsman devices` lists them",
-                device.name
-            );
-        }
+        check_hardware(&device.hardware).with_context(|| format!("device {}", device.name))?;
     }
     Ok(())
+}
+
+fn check_hardware(hardware: &Hardware) -> Result<()> {
+    match hardware {
+        Hardware::Processors { cores, .. } => Ok(cores.as_ref().map_or(Ok(()), Cores::check)?),
+        &Hardware::Cuda { ordinal } => {
+            anyhow::ensure!(
+                ordinal < probe::devices()?.len(),
+                "there is no CUDA device {ordinal}; `pointsman devices` lists them"
+            );
+            Ok(())
+        }
+    }
 }
 
 /// The policies as a server would have them after its start.

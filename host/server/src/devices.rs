@@ -15,7 +15,7 @@ use pointsman_core::{DeviceId, DeviceSpec, Input, KvSpec, Machine, Micros};
 use pointsman_cuda::{CudaBackend, CudaDevice, probe};
 use pointsman_driver::provider::ServeModelError;
 use pointsman_engine::cpu;
-use pointsman_engine::cpu::{CpuBackend, KvMemory, Processors};
+use pointsman_engine::cpu::{Cores, CpuBackend, KvMemory, Processors};
 use pointsman_engine::model::backend::{Backend, DeviceError, KvBlocks, KvShape};
 use pointsman_engine::model::config::LlamaConfig;
 use pointsman_engine::model::host::HostModel;
@@ -57,7 +57,7 @@ impl LocalDevice {
         let name = &config.name;
         let widths = models
             .iter()
-            .map(|model| kv_bytes_per_token(config.hardware, model.config()));
+            .map(|model| kv_bytes_per_token(&config.hardware, model.config()));
         let bytes = widths.max().context("no model is configured")? * TOKENS_PER_BLOCK;
         let kv_bytes = kv_bytes(config, models).with_context(|| format!("device {name}"))?;
         let total = u32::try_from(kv_bytes / bytes).unwrap_or(u32::MAX);
@@ -74,12 +74,13 @@ impl LocalDevice {
              bytes"
         );
         let blocks = KvBlocks { bytes, total, host };
-        let compute = match config.hardware {
-            Hardware::Processors { threads } => {
-                let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
-                Compute::Processors(Processors::start(name, threads)?, KvMemory::new(blocks))
+        let compute = match &config.hardware {
+            Hardware::Processors { threads, cores } => {
+                let threads = NonZeroUsize::new(*threads).unwrap_or(NonZeroUsize::MIN);
+                let processors = Processors::start(name, threads, cores.clone())?;
+                Compute::Processors(processors, KvMemory::new(blocks))
             }
-            Hardware::Cuda { ordinal } => {
+            &Hardware::Cuda { ordinal } => {
                 let pool = bytes * u64::from(total);
                 info!(device = name, ordinal, kv_bytes = pool, "CUDA device");
                 Compute::Cuda(Arc::new(CudaDevice::new(ordinal, blocks)?))
@@ -98,7 +99,7 @@ impl LocalDevice {
             name: name.clone(),
             id: machine.handle(now, Input::DeviceAttached(spec)).device()?,
             blocks,
-            hardware: config.hardware,
+            hardware: config.hardware.clone(),
             compute,
         })
     }
@@ -120,7 +121,7 @@ impl LocalDevice {
                 CudaBackend::check(config)
                     .map_err(|error| ServeModelError::DoesNotFit(error.to_string()))?;
             }
-            widest = widest.max(kv_bytes_per_token(self.hardware, config));
+            widest = widest.max(kv_bytes_per_token(&self.hardware, config));
         }
         let tokens = u32::try_from(self.blocks.bytes / widest).unwrap_or(u32::MAX);
         if tokens == 0 {
@@ -161,7 +162,8 @@ impl LocalDevice {
 #[must_use]
 pub fn list_devices() -> String {
     let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let mut lines = format!("cpu: {processors} processors\n");
+    let cores = Cores::usable().map_or_else(String::new, |cores| format!(", cores {cores}"));
+    let mut lines = format!("cpu: {processors} processors{cores}\n");
     match probe::devices() {
         Ok(devices) if devices.is_empty() => lines.push_str("cuda: the driver has no device\n"),
         Ok(devices) => {
@@ -175,7 +177,7 @@ pub fn list_devices() -> String {
 }
 
 /// Bytes of KV cache that a token of a model takes.
-fn kv_bytes_per_token(hardware: Hardware, config: &LlamaConfig) -> u64 {
+fn kv_bytes_per_token(hardware: &Hardware, config: &LlamaConfig) -> u64 {
     match hardware {
         Hardware::Processors { .. } => cpu::kv_bytes_per_token(config),
         Hardware::Cuda { .. } => pointsman_cuda::kv_bytes_per_token(config),

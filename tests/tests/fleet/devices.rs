@@ -1,9 +1,10 @@
 //! Processor pools: each device has threads, KV memory and tokens per step of its own.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::ExecutorConfig;
+use pointsman_engine::cpu::Cores;
 use pointsman_policy_cli::Verdict;
-use pointsman_server::config::{Config, DeviceConfig, JournalPlace};
+use pointsman_server::config::{Config, DeviceConfig, Hardware, JournalPlace};
 use pointsman_tests::journal::{replay_args, replay_said};
 use pointsman_tests::serving::Serving;
 use serde_json::json;
@@ -55,6 +56,53 @@ async fn a_request_that_is_forced_to_a_pool_takes_nothing_of_the_others() -> Res
     ensure!(["near", "apart"].contains(&&*anywhere), "{anywhere}");
     drop(stream);
     over(serving).await
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_pool_computes_on_cores_of_its_own() -> Result<()> {
+    let usable = Cores::usable().context("no core")?.to_string();
+    let (first, _others) = usable.split_once(['-', ',']).unwrap_or((&usable, ""));
+    let cores: Cores = first.parse()?;
+    let serving = Serving::start(|config| {
+        two_pools(config);
+        config.devices[1] = DeviceConfig {
+            hardware: Hardware::Processors {
+                threads: 2,
+                cores: Some(cores),
+            },
+            ..DeviceConfig::with_processors("held", 2)
+        };
+        config.executors[1].device = Some("held".to_owned());
+    })
+    .await?;
+    let placed = asked(serving.client, ask("demo", json!({"device": "held"}))).await??;
+    ensure!(placed == "apart", "{placed}");
+    let threads = ["held-0", "held-1"].map(|name| (name.to_owned(), first.to_owned()));
+    ensure!(cores_of("held-")? == threads);
+    over(serving).await
+}
+
+/// The threads of this process whose names begin so, each with the cores that it may run on.
+#[cfg(target_os = "linux")]
+fn cores_of(names: &str) -> Result<Vec<(String, String)>> {
+    const ALLOWED: &str = "Cpus_allowed_list:";
+    let mut found = Vec::new();
+    for thread in std::fs::read_dir("/proc/self/task")? {
+        let folder = thread?.path();
+        // Threads of other tests may have ended meanwhile.
+        let Ok(name) = std::fs::read_to_string(folder.join("comm")) else {
+            continue;
+        };
+        if name.starts_with(names) {
+            let status = std::fs::read_to_string(folder.join("status"))?;
+            let allowed = status.lines().find_map(|line| line.strip_prefix(ALLOWED));
+            let allowed = allowed.context("no list of cores")?;
+            found.push((name.trim().to_owned(), allowed.trim().to_owned()));
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 #[tokio::test]

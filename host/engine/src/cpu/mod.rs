@@ -18,6 +18,7 @@
 //! # Not here
 //! The choice of a sequence's blocks (the core), and of the tokens in a step (the step loop).
 
+mod cores;
 mod input;
 mod kernels;
 mod kv;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use pointsman_events::{BlockCopy, BlockId};
 use rayon::ThreadPool;
 
+pub use cores::{Cores, CoresError};
 pub use memory::KvMemory;
 pub use processors::Processors;
 
@@ -62,6 +64,8 @@ pub struct CpuBackend {
     places: Places,
     activations: Activations<Vec<f32>>,
     swaps: SwapsAtOnce,
+    /// True once the thread that computes is kept to the device's cores.
+    is_held: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +105,7 @@ impl CpuBackend {
             places: Places::new(shape),
             activations: Activations::default(),
             swaps: SwapsAtOnce::default(),
+            is_held: false,
             model,
         }
     }
@@ -162,6 +167,10 @@ impl Backend for CpuBackend {
     }
 
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
+        if !self.is_held {
+            self.processors.hold_caller()?;
+            self.is_held = true;
+        }
         match self.instructions {
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2(avx2) => self.run(avx2, chunks),

@@ -39,11 +39,16 @@ pub fn demo_text() -> Arc<ModelText> {
 
 /// Returns the logits of a model after a few tokens.
 pub fn logits(model: Arc<HostModel>) -> Vec<f32> {
+    logits_on(Processors::of_caller(), model)
+}
+
+/// Returns the logits of a model after a few tokens, computed on `processors`.
+pub fn logits_on(processors: Processors, model: Arc<HostModel>) -> Vec<f32> {
     let shape = KvShape {
         tokens_per_block: 8,
         blocks_total: 1,
     };
-    let mut backend = CpuBackend::new(model, shape, Processors::of_caller());
+    let mut backend = CpuBackend::new(model, shape, processors);
     let chunk = Chunk {
         tokens: &[3, 1, 4, 1, 5],
         start: 0,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use pointsman_engine::cpu::Cores;
 use pointsman_executor::server::ServerUrlError;
 use pointsman_notation::{Location, Time, TomlError, TomlProblem, instead};
 
@@ -186,6 +187,15 @@ pub enum Wrong {
     CudaThreads {
         /// The path of the key.
         key: String,
+    },
+    /// Cores that two devices would have.
+    #[error("{key}: {cores} is of {device}; a core is one device's")]
+    CoresTwice {
+        /// The path of the key.
+        key: String,
+        cores: Cores,
+        /// The name of the other device.
+        device: String,
     },
     /// More devices than there may be.
     #[error("there may be {0} devices, with the one of [cpu]")]

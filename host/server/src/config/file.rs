@@ -7,6 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use pointsman_core::rows::RequestClass;
+use pointsman_engine::cpu::Cores;
 use pointsman_lifecycle::tables::LimitsTable;
 use pointsman_notation::{Number, Size, Time};
 use serde::Deserialize;
@@ -294,6 +295,7 @@ pub(super) struct Cpu {
     pub(super) swap_memory: Given<Size>,
     pub(super) tokens_per_step: Given<Number>,
     pub(super) threads: Given<Number>,
+    pub(super) cores: Given<Cores>,
 }
 
 #[derive(Deserialize)]
@@ -305,6 +307,7 @@ pub(super) struct DeviceTable {
     pub(super) swap_memory: Given<Size>,
     pub(super) tokens_per_step: Given<Number>,
     pub(super) threads: Given<Number>,
+    pub(super) cores: Given<Cores>,
 }
 
 #[derive(Default, Deserialize)]

@@ -29,6 +29,7 @@ pub(super) fn devices(size: u32, processors: usize) -> Vec<DeviceConfig> {
         hardware: Hardware::Processors {
             // One half of them is the first one's, and all together have no more than there are.
             threads: (threads >> (index + 1)).max(1),
+            cores: None,
         },
         ..default.clone()
     };
@@ -58,7 +59,7 @@ mod tests {
         let devices = devices(4, 17);
         let shown = devices.iter().zip(executors(&devices, "demo"));
         let shown = shown.map(|(device, executor)| {
-            let Hardware::Processors { threads } = device.hardware else {
+            let Hardware::Processors { threads, .. } = device.hardware else {
                 panic!("{device:?}");
             };
             let (steps, mib) = (device.tokens_per_step, device.kv_bytes.unwrap() >> 20);
@@ -81,7 +82,8 @@ mod tests {
         let size = u32::try_from(*SIZES.end()).unwrap();
         let devices = devices(size, 1);
         for (device, executor) in devices.iter().zip(executors(&devices, "demo")) {
-            assert_eq!(device.hardware, Hardware::Processors { threads: 1 });
+            let (threads, cores) = (1, None);
+            assert_eq!(device.hardware, Hardware::Processors { threads, cores });
             assert!(executor.terms.slots <= device.tokens_per_step, "{device:?}");
             assert!(device.kv_bytes >= Some(KV_BYTES_MIN), "{device:?}");
         }

@@ -37,6 +37,7 @@ use serde::Deserialize;
 pub use error::{ConfigError, Place, Wrong};
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelConfig};
 use pointsman_driver::quota::TenantLimits;
+use pointsman_engine::cpu::Cores;
 use pointsman_executor::server::{ServerConfig, ServerUrl};
 pub use pointsman_http::{
     ApiKey, Claims, DEFAULT_TENANT, ModelPattern, PageOrigin, PrefixCache, Rights, TlsSettings,
@@ -239,12 +240,16 @@ pub struct DeviceConfig {
 }
 
 /// The hardware of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hardware {
     /// A part of this machine's processors.
     Processors {
-        /// Compute threads, which all executors share. Default: processors less one, at least one.
+        /// Compute threads, which all executors share. Default: one for each of `cores`, or
+        /// processors less one, at least one.
         threads: usize,
+        /// The cores on which the threads run, no other device's. Default: wherever the system
+        /// puts them.
+        cores: Option<Cores>,
     },
     /// A CUDA device.
     Cuda {
@@ -452,6 +457,7 @@ impl DeviceConfig {
             tokens_per_step: 256,
             hardware: Hardware::Processors {
                 threads: processors.saturating_sub(1).max(1),
+                cores: None,
             },
         }
     }

@@ -135,8 +135,19 @@ fn a_table_of_a_model_describes_its_executor() {
         .collect();
     let memory = Some(64 << 20);
     assert_eq!(devices, [("cpu0", memory), ("cpu1", memory)]);
-    let seven = Hardware::Processors { threads: 7 };
+    let (threads, cores) = (7, None);
+    let seven = Hardware::Processors { threads, cores };
     assert_eq!(config.devices[1].hardware, seven);
+}
+
+#[test]
+fn a_device_on_cores_of_its_own_has_a_thread_for_each_unless_it_is_told() {
+    for (more, threads) in [("", 5), ("\nthreads = 3", 3)] {
+        let config = load(&format!("[cpu]\ncores = '0-3,8'{more}")).unwrap();
+        let cores = Some("0-3,8".parse().unwrap());
+        let hardware = Hardware::Processors { threads, cores };
+        assert_eq!(config.devices[0].hardware, hardware, "{more}");
+    }
 }
 
 #[test]

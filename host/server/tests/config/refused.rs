@@ -474,6 +474,20 @@ fn executors_and_devices_that_stand_for_two_things_or_none_are_refused() {
             "pointsman.toml:4:11: devices[0].threads is for processors, and this device is a CUDA \
              device; leave it out",
         ),
+        (
+            "[[devices]]\nname = 'a'\ncuda = 0\ncores = '0'",
+            "pointsman.toml:4:9: devices[0].cores is for processors, and this device is a CUDA device; \
+             leave it out",
+        ),
+        (
+            "cpu.cores = '2,4-7'\n[[devices]]\nname = 'a'\ncores = '0-5'",
+            "pointsman.toml:4:9: devices[0].cores: 2,4-5 is of cpu0; a core is one device's",
+        ),
+        (
+            "cpu.cores = '3-1'",
+            "pointsman.toml:1:13: cpu.cores: expected numbers of cores below 1024, such as \"0-3,8\", not \
+             \"3-1\"",
+        ),
     ]);
 }
 

@@ -139,3 +139,16 @@ fn what_keeps_it_from_starting_is_said_in_one_line() {
         assert!(said.contains(expected), "{expected}: {said}");
     }
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn cores_that_the_process_may_not_run_on_are_named_beside_those_that_it_may() {
+    let (code, out, err) = checked("[[devices]]\nname = 'far'\ncores = '1022-1023'", &[]);
+    assert_eq!(code, 1, "{out}");
+    for part in [
+        "device far: this process may run on the cores ",
+        ", not on 1022-1023",
+    ] {
+        assert!(err.contains(part), "{part} not in\n{err}");
+    }
+}

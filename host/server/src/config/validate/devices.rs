@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use pointsman_driver::provider::TOKENS_PER_STEP;
+use pointsman_engine::cpu::Cores;
 use pointsman_notation::Size;
 use toml::Spanned;
 
@@ -48,6 +49,16 @@ fn is_taken(devices: &[DeviceConfig], device: &DeviceConfig) -> bool {
     of_cuda && others.any(|other| other.hardware == device.hardware)
 }
 
+/// The cores that are one of the devices' already, and that one.
+fn taken<'a>(devices: &'a [DeviceConfig], cores: &Cores) -> Option<(Cores, &'a str)> {
+    devices.iter().find_map(|device| match &device.hardware {
+        Hardware::Processors { cores: its, .. } => {
+            Some((cores.shared_with(its.as_ref()?)?, &*device.name))
+        }
+        Hardware::Cuda { .. } => None,
+    })
+}
+
 impl Check<'_> {
     pub(super) fn devices(
         self,
@@ -58,14 +69,21 @@ impl Check<'_> {
         if let Some(one_more) = others.get(DEVICES_MAX - 1) {
             return Err(self.at(one_more, Wrong::TooManyDevices(DEVICES_MAX)));
         }
+        let path = |key: &str| format!("cpu.{key}");
         let default = DeviceConfig::with_processors(DEFAULT_DEVICE, here.processors);
-        let mut devices = vec![self.pool(&|key| format!("cpu.{key}"), cpu, default)?];
+        let mut devices = vec![self.pool(&path, cpu, default)?];
         for (index, table) in others.into_iter().enumerate() {
             let path = |key: &str| format!("devices[{index}].{key}");
             let table = table.into_inner();
             let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
             let name = self.new_name(&path("name"), table.name.clone(), &names)?;
             let default = self.default_device(&path, &name, &table, here)?;
+            if let Some(given) = &table.cores
+                && let Some((cores, device)) = taken(&devices, given.get_ref())
+            {
+                let (key, device) = (path("cores"), device.to_owned());
+                return Err(self.at(given, Wrong::CoresTwice { key, cores, device }));
+            }
             if let (Some(given), true) = (&table.cuda, is_taken(&devices, &default)) {
                 let (key, name) = (path("cuda"), given.get_ref().0.to_string());
                 return Err(self.at(given, Wrong::Twice { key, name }));
@@ -75,6 +93,7 @@ impl Check<'_> {
                 swap_memory: table.swap_memory,
                 tokens_per_step: table.tokens_per_step,
                 threads: table.threads,
+                cores: table.cores,
             };
             devices.push(self.pool(&path, pool, default)?);
         }
@@ -97,6 +116,10 @@ impl Check<'_> {
             let key = path("threads");
             return Err(self.at(threads, Wrong::CudaThreads { key }));
         }
+        if let Some(cores) = &table.cores {
+            let key = path("cores");
+            return Err(self.at(cores, Wrong::CudaThreads { key }));
+        }
         Ok(DeviceConfig::with_cuda(name, ordinal))
     }
 
@@ -115,9 +138,14 @@ impl Check<'_> {
             default.tokens_per_step,
         )?;
         let hardware = match default.hardware {
-            Hardware::Processors { threads } => Hardware::Processors {
-                threads: self.number(&path("threads"), given.threads, 1..=1024, threads)?,
-            },
+            Hardware::Processors { threads, .. } => {
+                let cores = given.cores.map(Spanned::into_inner);
+                let threads = cores.as_ref().map_or(threads, Cores::count);
+                Hardware::Processors {
+                    threads: self.number(&path("threads"), given.threads, 1..=1024, threads)?,
+                    cores,
+                }
+            }
             cuda @ Hardware::Cuda { .. } => cuda,
         };
         Ok(DeviceConfig {
