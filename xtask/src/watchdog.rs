@@ -14,7 +14,7 @@ use crate::apt;
 use crate::process;
 
 /// The longest time that a test program may take, several times what the slowest takes.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(1200);
 
 /// Runs a test program on this terminal. Fails if it fails, or is not done in time.
 pub(crate) fn run(program: &str, args: &[String]) -> Result<()> {

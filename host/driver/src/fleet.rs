@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! 1. A model is in the catalogue exactly as long as an executor serves it that is not being
-//!    removed (`tests/tests/admin/executors.rs`).
+//!    removed (`tests/tests/operating/admin/executors.rs`).
 //!
 //! # Cancellation
 //! An addition that has begun is finished, even if nobody waits for it any more.

@@ -9,7 +9,7 @@
 //!    (`tests/feed.rs` folds random runs and compares).
 //! 2. A row named by an answer is among the next changes (`tests/feed.rs`).
 //! 3. With a [`Relay`], a policy elsewhere is told what it would be told here
-//!    (`tests/tests/shadow.rs`). But what lags in a row ([`pointsman_interface::rows::Sequence`]) is as old as
+//!    (`tests/tests/policies/shadow.rs`). But what lags in a row ([`pointsman_interface::rows::Sequence`]) is as old as
 //!    the row's last news.
 
 use std::collections::{BTreeMap, BTreeSet};

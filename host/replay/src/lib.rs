@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! 1. A replay needs nothing but the journal and the binary that wrote it
-//!    (`tests/tests/replay.rs`).
+//!    (`tests/tests/operating/replay.rs`).
 //!
 //! # Not here
 //! The format and the files of a journal (`pointsman-journal`); commands that print a replay

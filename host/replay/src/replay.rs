@@ -10,9 +10,9 @@
 //!
 //! # Invariants
 //! 1. The first difference ends a replay: later ones would follow from it
-//!    (`tests/tests/replay.rs`).
+//!    (`tests/tests/operating/replay.rs`).
 //! 2. After missing or damaged entries a replay goes on only with a keyframe
-//!    (`tests/tests/replay.rs`).
+//!    (`tests/tests/operating/replay.rs`).
 //!
 //! # Not repeated
 //! Faults of the clock ([`FaultKind::Deadline`]) or of a failed start are taken from the journal.

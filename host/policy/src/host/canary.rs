@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! 1. Each request is asked about by one of the two policies, and the one that is asked later knows
-//!    the outcome of the earlier requests (`tests/tests/canary.rs`).
-//! 2. The tenants of a share are among those of any larger one (`tests/tests/canary.rs`).
+//!    the outcome of the earlier requests (`tests/tests/policies/canary.rs`).
+//! 2. The tenants of a share are among those of any larger one (`tests/tests/policies/canary.rs`).
 //!
 //! See `host/docs/adr/0009-shadows-elsewhere-canaries-by-tenant.md`.
 

@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //! 1. A simulated run that is told comes out again: the same requests with the same lengths, the same
-//!    speeds within a few percent, the same report (`tests/tests/past.rs`).
+//!    speeds within a few percent, the same report (`tests/tests/operating/past.rs`).
 //!
 //! # Not here
 //! The journal's entries (`pointsman-journal`); who reads them (`pointsman-policy-cli`).

@@ -7,7 +7,7 @@ use pointsman_tests::serving::{Serving, serve_demo};
 use serde_json::{Value, json};
 use tokio::task;
 
-use crate::{error, long, ok, running};
+use super::{error, long, ok, running};
 
 #[tokio::test]
 async fn executors_are_listed_with_what_they_have_and_do() -> Result<()> {

@@ -1,0 +1,9 @@
+//! Decisions of policies through a running server: order, holds, room, overload, failover.
+
+mod failover;
+mod holds;
+mod hostile_under_load;
+mod overload;
+mod prefill;
+mod swap;
+mod told_rounds;
