@@ -20,7 +20,7 @@ pub struct Cores(BTreeSet<usize>);
 
 /// A text that is no list of cores.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected numbers of cores below {CORES_MAX}, such as \"0-3,8\", not {0:?}")]
+#[error("expected numbers of cores below {CORES_MAX}, such as \"0-3,8\", not \"{0}\"")]
 pub struct CoresError(String);
 
 impl Cores {

@@ -8,6 +8,7 @@
     reason = "helpers of tests; a panic there is a failed test"
 )]
 
+mod devices;
 mod durations;
 mod example;
 mod refused;
@@ -23,8 +24,8 @@ use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelSource};
 use pointsman_notation::TomlProblem;
 use pointsman_server::cli::{Cli, CliCommand};
 use pointsman_server::config::{
-    Claims, Config, ConfigError, DeviceConfig, Flags, Hardware, LogFormat, ModelPattern, Rights,
-    StateNeed, TenantConfig, UsableModels, Wrong,
+    Claims, Config, ConfigError, Flags, Hardware, LogFormat, ModelPattern, Rights, StateNeed,
+    TenantConfig, UsableModels, Wrong,
 };
 use tempfile::TempDir;
 
@@ -138,32 +139,6 @@ fn a_table_of_a_model_describes_its_executor() {
     let (threads, cores) = (7, None);
     let seven = Hardware::Processors { threads, cores };
     assert_eq!(config.devices[1].hardware, seven);
-}
-
-#[test]
-fn a_device_on_cores_of_its_own_has_a_thread_for_each_unless_it_is_told() {
-    for (more, threads) in [("", 5), ("\nthreads = 3", 3)] {
-        let config = load(&format!("[cpu]\ncores = '0-3,8'{more}")).unwrap();
-        let cores = Some("0-3,8".parse().unwrap());
-        let hardware = Hardware::Processors { threads, cores };
-        assert_eq!(config.devices[0].hardware, hardware, "{more}");
-    }
-}
-
-#[test]
-fn a_cuda_device_takes_what_memory_there_is_unless_it_is_told() {
-    let config = load(
-        "[[devices]]\nname = 'gpu0'\ncuda = 0\n\
-         [[devices]]\nname = 'gpu1'\ncuda = 1\nkv-memory = '8GiB'\ntokens-per-step = 512",
-    );
-    let devices = config.unwrap().devices;
-    assert_eq!(devices[1], DeviceConfig::with_cuda("gpu0", 0));
-    let told = DeviceConfig {
-        kv_bytes: Some(8 << 30),
-        tokens_per_step: 512,
-        ..DeviceConfig::with_cuda("gpu1", 1)
-    };
-    assert_eq!(devices[2], told);
 }
 
 #[test]

@@ -418,7 +418,7 @@ fn a_key_that_cannot_be_used_is_refused_without_showing_it() {
 }
 
 #[test]
-fn executors_and_devices_that_stand_for_two_things_or_none_are_refused() {
+fn executors_that_stand_for_two_things_or_none_are_refused() {
     refused(&[
         (
             "[[models]]\nname = 'a'\nexecutor = 'x'\n[[models]]\nname = 'b'\n\
@@ -460,33 +460,6 @@ fn executors_and_devices_that_stand_for_two_things_or_none_are_refused() {
         (
             "[[models]]\nname = 'a'\ndevice = 'gpu'",
             "pointsman.toml:3:10: models[0].device: there is no device `gpu`; did you mean `cpu0`?",
-        ),
-        (
-            "[[devices]]\nname = 'cpu0'",
-            "pointsman.toml:2:8: devices[0].name: `cpu0` is there already",
-        ),
-        (
-            "[[devices]]\nname = 'a'\ncuda = 1\n[[devices]]\nname = 'b'\ncuda = 1",
-            "pointsman.toml:6:8: devices[1].cuda: `1` is there already",
-        ),
-        (
-            "[[devices]]\nname = 'a'\ncuda = 0\nthreads = 2",
-            "pointsman.toml:4:11: devices[0].threads is for processors, and this device is a CUDA \
-             device; leave it out",
-        ),
-        (
-            "[[devices]]\nname = 'a'\ncuda = 0\ncores = '0'",
-            "pointsman.toml:4:9: devices[0].cores is for processors, and this device is a CUDA device; \
-             leave it out",
-        ),
-        (
-            "cpu.cores = '2,4-7'\n[[devices]]\nname = 'a'\ncores = '0-5'",
-            "pointsman.toml:4:9: devices[0].cores: 2,4-5 is of cpu0; a core is one device's",
-        ),
-        (
-            "cpu.cores = '3-1'",
-            "pointsman.toml:1:13: cpu.cores: expected numbers of cores below 1024, such as \"0-3,8\", not \
-             \"3-1\"",
         ),
     ]);
 }
