@@ -11,8 +11,7 @@ use pointsman_driver::message::Load;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_server::config::{BackendConfig, Config, Flags};
-use pointsman_server::models::Backends;
-use pointsman_server::serve::Server;
+use pointsman_server::serve::{Server, Surroundings};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -39,14 +38,17 @@ impl Serving {
     /// # Errors
     /// If the server does not start.
     pub async fn start(tune: impl FnOnce(&mut Config)) -> Result<Self> {
-        Self::start_with(tune, Backends::default()).await
+        Self::start_with(tune, Surroundings::default()).await
     }
 
-    /// Starts a server whose engines have these backends, as [`Self::start`] does.
+    /// Starts a server in these surroundings, as [`Self::start`] does.
     ///
     /// # Errors
     /// As there.
-    pub async fn start_with(tune: impl FnOnce(&mut Config), backends: Backends) -> Result<Self> {
+    pub async fn start_with(
+        tune: impl FnOnce(&mut Config),
+        surroundings: impl Into<Surroundings>,
+    ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let flags = Flags {
             listen: Some("127.0.0.1:0".parse()?),
@@ -58,7 +60,7 @@ impl Serving {
         config.policies.poll = Duration::from_millis(200);
         config.drain = Duration::from_secs(5);
         tune(&mut config);
-        let server = Server::start_with(config, backends).await?;
+        let server = Server::start_with(config, surroundings.into()).await?;
         Ok(Self {
             client: Client::new(server.addr()),
             server,

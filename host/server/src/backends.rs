@@ -20,12 +20,12 @@ use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::fleet::{AddError, Fleet};
 use pointsman_driver::operator::{ChangeRefused, ExecutorChange};
 use pointsman_executor::server::ServerConfig;
-use tokio::net::lookup_host;
 use tokio::task;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::config::{BackendConfig, Config, Flags};
+use crate::lookup::Lookup;
 
 /// The time between two looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -37,6 +37,7 @@ const COMES_WITHIN: Duration = Duration::from_secs(10);
 struct Roster {
     // Immutable.
     flags: Flags,
+    lookup: Lookup,
     // Owned.
     /// The backends of the configuration, each with the addresses that its name had last.
     wanted: Vec<Wanted>,
@@ -63,9 +64,14 @@ struct Wanted {
 ///
 /// # Errors
 /// If one of them cannot be attached.
-pub(crate) async fn start(config: &Config, fleet: &Arc<Fleet>) -> Result<(), AddError> {
+pub(crate) async fn start(
+    config: &Config,
+    lookup: Lookup,
+    fleet: &Arc<Fleet>,
+) -> Result<(), AddError> {
     let mut roster = Roster {
         flags: config.flags.clone(),
+        lookup,
         wanted: wanted(&config.backends),
         attached: BTreeMap::new(),
         coming: BTreeMap::new(),
@@ -148,8 +154,8 @@ impl Roster {
             }
             wanted.due = Some(now + every);
             let host = wanted.backend.server.url.host_and_port();
-            match lookup_host(&host).await {
-                Ok(found) => wanted.addresses = found.collect(),
+            match self.lookup.addresses(&host).await {
+                Ok(found) => wanted.addresses = found,
                 Err(error) => warn!(host, %error, "a backend's name cannot be looked up"),
             }
         }
@@ -291,6 +297,7 @@ mod tests {
         let config = Config::of_text(backends).unwrap();
         Roster {
             flags: Flags::default(),
+            lookup: Lookup::default(),
             wanted: wanted(&config.backends),
             attached: BTreeMap::new(),
             coming: BTreeMap::new(),

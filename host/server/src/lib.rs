@@ -28,6 +28,7 @@ pub mod hub;
 pub mod journal;
 mod listeners;
 pub mod logging;
+pub mod lookup;
 mod manager;
 mod memory;
 pub mod models;

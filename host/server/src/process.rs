@@ -13,8 +13,7 @@ use tracing::{error, info, warn};
 use crate::config::Config;
 use crate::logging::LogFilter;
 use crate::manager;
-use crate::models::Backends;
-use crate::serve::Server;
+use crate::serve::{Server, Surroundings};
 use crate::signals::{self, SignalOrder, Signals};
 
 /// Serves until a signal comes, then stops. A second signal cuts that short.
@@ -32,7 +31,7 @@ pub fn run(mut config: Config, log: &LogFilter) -> Result<ExitCode> {
             biased;
             // Nobody has been answered yet.
             () = signals.stop() => return Ok(ExitCode::SUCCESS),
-            begun = Server::begin(&config, Backends::default()) => begun?,
+            begun = Server::begin(&config, Surroundings::default()) => begun?,
         };
         if serves_before(&mut server, &mut signals, &config).await? {
             manager::ready(&server.url(&config));

@@ -48,6 +48,7 @@ use crate::embedded;
 use crate::hub;
 use crate::journal;
 use crate::listeners::{self, Listeners};
+use crate::lookup::Lookup;
 use crate::memory;
 use crate::models::{self, Backends};
 use crate::reload::{self, ChangedKeys};
@@ -88,6 +89,15 @@ pub struct Server {
     telemetry: Option<Telemetry>,
 }
 
+/// The things that a server finds where it runs, and that a test may have others in the place of.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// The backends of engines.
+    pub backends: Backends,
+    /// The lookup of the names of servers elsewhere.
+    pub lookup: Lookup,
+}
+
 /// The driver and what it drives.
 struct Core {
     driver: DriverHandle,
@@ -109,28 +119,47 @@ struct Shared {
     waker: Waker,
 }
 
+impl From<Backends> for Surroundings {
+    fn from(backends: Backends) -> Self {
+        Self {
+            backends,
+            ..Self::default()
+        }
+    }
+}
+
+impl From<Lookup> for Surroundings {
+    fn from(lookup: Lookup) -> Self {
+        Self {
+            lookup,
+            ..Self::default()
+        }
+    }
+}
+
 impl Server {
     /// Starts a server, and returns once it serves. Call it on a runtime.
     ///
     /// # Errors
     /// What keeps it from serving; nothing is left running then but what ends by itself.
     pub async fn start(config: Config) -> Result<Self> {
-        Self::start_with(config, Backends::default()).await
+        Self::start_with(config, Surroundings::default()).await
     }
 
-    /// Starts a server whose engines have these backends, as [`Self::start`] does.
+    /// Starts a server in these surroundings, as [`Self::start`] does.
     ///
     /// # Errors
     /// As there.
-    pub async fn start_with(config: Config, backends: Backends) -> Result<Self> {
-        let mut server = Self::begin(&config, backends).await?;
+    pub async fn start_with(config: Config, surroundings: Surroundings) -> Result<Self> {
+        let mut server = Self::begin(&config, surroundings).await?;
         server.make_ready(&config).await?;
         Ok(server)
     }
 
     /// Starts a server whose policies are still being made ready: probes are answered, and requests
     /// told so with 503. Call it on a runtime.
-    pub(crate) async fn begin(config: &Config, backends: Backends) -> Result<Self> {
+    pub(crate) async fn begin(config: &Config, surroundings: Surroundings) -> Result<Self> {
+        let Surroundings { backends, lookup } = surroundings;
         let clock = SystemClock::start();
         let metrics = Arc::new(Metrics::default());
         metrics.started(clock::unix_seconds());
@@ -146,7 +175,7 @@ impl Server {
             waker,
         };
         let mut core = start_core(config, (&models, backends), &shared)?;
-        backends::start(config, &core.fleet)
+        backends::start(config, lookup, &core.fleet)
             .await
             .context("backends")?;
         let kept = Arc::new(KeptExecutors::open(state.report().path.as_deref()));

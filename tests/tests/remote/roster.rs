@@ -1,13 +1,16 @@
 //! Servers elsewhere that come and go with the configuration file and DNS, and a start that waits for them.
 
 use std::fs;
+use std::io::{Error, ErrorKind};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_server::config::{Config, Flags};
+use pointsman_server::lookup::Lookup;
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::serving::Serving;
@@ -15,6 +18,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{backend, executors_until, named, over};
+
+const CHAT: &str = "/v1/chat/completions";
 
 /// The names of the executors.
 fn names(list: &[Value]) -> Vec<&str> {
@@ -100,9 +105,10 @@ impl Asking {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let asked = tokio::spawn(async move {
-            let mut count = 0;
+            let mut count = 0_usize;
             while !stopped.load(Ordering::Relaxed) {
-                let answer = client.chat("hello").await?;
+                // Each is a conversation of its own, that goes wherever there is room.
+                let answer = client.chat(&format!("hello {count}")).await?;
                 ensure!(
                     answer.status == 200,
                     "{}: {}",
@@ -233,6 +239,118 @@ async fn a_name_is_looked_up() -> Result<()> {
     executors_until(serving.client, found).await?;
     let answer = serving.client.chat("hello").await?;
     ensure!(answer.header("x-pointsman-executor") == name);
+    over(serving).await
+}
+
+/// A name whose addresses change.
+#[derive(Clone, Debug, Default)]
+struct ChangingName(Arc<NameState>);
+
+#[derive(Debug, Default)]
+struct NameState {
+    /// Locked for a moment at a time. Absent: nobody knows the name.
+    addresses: Mutex<Option<Vec<SocketAddr>>>,
+    asked: AtomicUsize,
+}
+
+impl ChangingName {
+    const NAME: &str = "models.test:8000";
+
+    fn stands_for(&self, mocks: &[&MockBackend]) {
+        let addresses = mocks.iter().map(|mock| mock.addr()).collect();
+        *self.addresses() = Some(addresses);
+    }
+
+    fn is_unknown(&self) {
+        *self.addresses() = None;
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Option<Vec<SocketAddr>>> {
+        let addresses = self.0.addresses.lock();
+        addresses.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lookup(&self) -> Lookup {
+        let name = self.clone();
+        Lookup::new(move |asked| {
+            let name = name.clone();
+            async move {
+                name.0.asked.fetch_add(1, Ordering::Relaxed);
+                let known = name.addresses().clone().filter(|_| asked == Self::NAME);
+                known.ok_or_else(|| Error::from(ErrorKind::NotFound))
+            }
+        })
+    }
+
+    /// Waits until the name has been looked up once more.
+    async fn looked_up(&self) -> Result<()> {
+        let before = self.0.asked.load(Ordering::Relaxed);
+        let asked = async {
+            while self.0.asked.load(Ordering::Relaxed) <= before {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let asked = tokio::time::timeout(Duration::from_secs(60), asked).await;
+        asked.context("it is not looked up")
+    }
+}
+
+#[tokio::test]
+async fn the_servers_of_a_name_come_and_go_with_its_addresses_and_no_request_is_lost() -> Result<()>
+{
+    let [one, two, three] = [(), (), ()].map(|()| MockBackend::start(&["demo"]));
+    let (one, two, three) = (one.await?, two.await?, three.await?);
+    let name = ChangingName::default();
+    name.stands_for(&[&one, &two]);
+    let mut config = backend("service", &one)?;
+    config.server.url = format!("http://{}", ChangingName::NAME).parse()?;
+    config.resolve = Some(Duration::from_millis(100));
+    let tune = |server: &mut Config| {
+        server.models.clear();
+        server.executors.clear();
+        server.backends = vec![config];
+    };
+    let serving = Serving::start_with(tune, name.lookup()).await?;
+    let client = serving.client;
+    let executor = |mock: &MockBackend| format!("service/{}", mock.addr());
+    let are = |list: &[Value], mocks: &[&MockBackend]| {
+        let found = |mock: &&MockBackend| named(list, &executor(mock))["models"] == json!(["demo"]);
+        list.len() == mocks.len() && mocks.iter().all(found)
+    };
+    executors_until(client, |list| are(list, &[&one, &two])).await?;
+    // A stream, and clients who ask again and again.
+    one.does(Conduct::Steps(2));
+    one.allow(1);
+    let mut body = streamed_chat("hello");
+    body["pointsman"] = json!({"executors": [executor(&one)]});
+    let mut stream = client.stream(&body).await?;
+    stream.first_text().await?;
+    one.does(Conduct::Answers(3));
+    let asking = [(), (), ()].map(|()| Asking::start(client));
+
+    name.stands_for(&[&one, &two, &three]);
+    executors_until(client, |list| are(list, &[&one, &two, &three])).await?;
+    three.heard(CHAT, 5).await?;
+    // What nobody can tell changes nothing.
+    name.is_unknown();
+    name.looked_up().await?;
+    name.looked_up().await?;
+    executors_until(client, |list| are(list, &[&one, &two, &three])).await?;
+
+    name.stands_for(&[&two]);
+    let drains =
+        |list: &[Value]| named(list, &executor(&one))["order"] == "remove" && list.len() == 2;
+    executors_until(client, drains).await?;
+    let heard = (two.seen(CHAT).len(), three.seen(CHAT).len());
+    two.heard(CHAT, heard.0 + 5).await?;
+    ensure!(three.seen(CHAT).len() == heard.1, "it is asked still");
+    one.allow(1);
+    let streamed = stream.finish().await?;
+    ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
+    executors_until(client, |list| are(list, &[&two])).await?;
+    for asking in asking {
+        ensure!(asking.stop().await? > 5);
+    }
     over(serving).await
 }
 
