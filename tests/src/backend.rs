@@ -195,6 +195,11 @@ impl MockBackend {
         self.state().orders.insert(path.to_owned(), answer);
     }
 
+    /// Answers `POST path` as a completion again.
+    pub fn obeys_no_more(&self, path: &str) {
+        self.state().orders.remove(path);
+    }
+
     /// Waits until so many requests have arrived at `path`.
     ///
     /// # Errors

@@ -75,10 +75,12 @@ impl Driver {
         });
         let served_by = |session| self.sessions.executor(now, session);
         let conversation = hints.conversation.iter().rev();
-        let preferred = match hints.session {
+        let in_conversation = || match hints.session {
             Some(session) => served_by(session),
             None => conversation.copied().find_map(served_by),
         };
+        // Nobody else has the answer that it goes on from.
+        let preferred = hints.follows.and_then(served_by).or_else(in_conversation);
         NewRequest {
             model: referents.model,
             session: hints.session,

@@ -72,7 +72,7 @@ use executors::Executors;
 use finished::{AccessLines, Finished};
 use forecast::Referents;
 use lives::{Life, Lives};
-use message::{Submission, Submitted, TicketId};
+use message::{NamedAnswer, Submission, Submitted, TicketId};
 use operator::RequestSize;
 use requests::{Record, Requests};
 use spans::Spans;
@@ -284,6 +284,13 @@ impl Driver {
     pub fn depart(&mut self, now: Micros, ticket: TicketId) {
         if let Some(request) = self.requests.of(ticket) {
             self.input(now, Input::RequestCancelled(request));
+        }
+    }
+
+    /// Remembers the executor of an answer that later requests name.
+    pub fn answered(&mut self, now: Micros, named: &NamedAnswer) {
+        if let Some(executor) = self.names.get(&named.executor) {
+            self.sessions.served(now, named.answer, (*executor, None));
         }
     }
 

@@ -43,6 +43,8 @@ pub struct Hints {
     /// Keys of the beginnings of the request's conversation, the whole one last, by which it is recognised
     /// where no session is named.
     pub conversation: Vec<SessionKey>,
+    /// The key of the answer that the request goes on from ([`NamedAnswer`]); absent: none that it names.
+    pub follows: Option<SessionKey>,
     /// The urgency; larger is more urgent.
     pub priority: i32,
     pub class: RequestClass,
@@ -68,6 +70,7 @@ impl Default for Hints {
         Self {
             session: None,
             conversation: Vec::new(),
+            follows: None,
             priority: 0,
             class: RequestClass::LatencyCritical,
             head_start: Micros(0),
@@ -105,6 +108,17 @@ pub enum Message {
     Submit(Box<Submitted>),
     /// The departure of a request's client.
     Depart(TicketId),
+    /// The name of an answer, by which a later request may go on from it.
+    Answered(NamedAnswer),
+}
+
+/// An answer that later requests name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedAnswer {
+    /// The hash of its name.
+    pub answer: SessionKey,
+    /// The name of the executor that gave it.
+    pub executor: String,
 }
 
 /// A message of the reconciler or of an operator.
@@ -264,6 +278,11 @@ impl DriverHandle {
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.requests.capacity() >= MESSAGES
+    }
+
+    /// Has the executor of an answer remembered, as that of a session. Where the channel has no room, it is not.
+    pub fn answered(&self, answer: NamedAnswer) {
+        drop(self.requests.try_send(Message::Answered(answer)));
     }
 
     fn reserve(&self) -> Result<mpsc::OwnedPermit<Message>, SubmitError> {

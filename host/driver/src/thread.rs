@@ -129,6 +129,7 @@ impl DriverLoop {
         match message {
             Message::Submit(submitted) => self.driver.submit(now, *submitted),
             Message::Depart(ticket) => self.driver.depart(now, ticket),
+            Message::Answered(answer) => self.driver.answered(now, &answer),
         }
     }
 

@@ -15,6 +15,7 @@ use pointsman_http::fields::Fields;
 use pointsman_http::{App, Call, RequestBody, trace};
 use schemars::{Schema, SchemaGenerator, json_schema};
 
+use super::answer_names::{self, UnnamedAnswer};
 use super::conversation::beginnings_elsewhere;
 use super::document::placed_response;
 use super::inflow::{Part, mixed};
@@ -54,14 +55,18 @@ pub(crate) async fn numbers(call: Call<'_>) -> Result<Elsewhere, ApiError> {
 
 async fn pass(call: Call<'_>, kind: CompletionKind) -> Result<Elsewhere, ApiError> {
     let app = call.app;
+    let is_named = answer_names::are_named(call.request.uri().path());
     let (submission, arrived) = read_call(call, kind, understand).await?;
+    let tenant = submission.tenant.clone();
     let (_, mut inflow) = submit(app, submission, None)?;
     let first = inflow.first().await;
     let placed = inflow.headers();
     let mut reply = match first {
         Ok(Part::Relayed(relayed)) => {
             let pace = pace(app, &inflow, arrived);
-            relay(relayed, inflow, pace)
+            let executor = inflow.executor().filter(|_| is_named);
+            let unnamed = executor.map(|it| UnnamedAnswer::new(app.driver.clone(), &tenant, it));
+            relay(relayed, inflow, (pace, unnamed))
         }
         Ok(Part::More(_) | Part::End(_)) => return Err(mixed()),
         Err(error) => error.into_reply(),
@@ -89,6 +94,7 @@ fn understand(
         return Err(unanswered(&passage, target.name.as_deref()));
     }
     let mut hints = target.keep_to(&remotes, hints);
+    hints.follows = answer_names::followed(passage.path(), &fields, caller.tenant());
     if kind == CompletionKind::Chat && hints.session.is_none() {
         let of = (caller.tenant(), target.name.as_deref());
         hints.conversation = beginnings_elsewhere(&fields, of);

@@ -225,6 +225,7 @@ pub(super) fn parse(
     let hints = Hints {
         session: session.map(|session| session_key(rules.tenant, &session)),
         conversation: Vec::new(),
+        follows: None,
         priority: priority.unwrap_or(rules.priority.min(claims.priority_max)),
         class: given.class(claims.class_max)?,
         head_start: given

@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer_names;
 mod chat;
 mod completions;
 mod conversation;
@@ -60,6 +61,7 @@ use pointsman_http::error::ApiError;
 use pointsman_http::fields::Fields;
 use pointsman_http::{AccessRules, App, Call, Claims, KeyHolder, RequestBody};
 
+use answer_names::UnnamedAnswer;
 use document::{ChatAnswer, TextAnswer};
 use envelope::Envelope;
 use hints::{BODY_FIELD, Rules};
@@ -171,7 +173,7 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<HttpReply, Api
             headers.insert(header::CACHE_CONTROL, NO_CACHE);
             reply
         }
-        Ok(Begun::Relayed(relayed)) => relay(relayed, inflows.only(), pace),
+        Ok(Begun::Relayed(relayed)) => relay(relayed, inflows.only(), (pace, None)),
         Err(error) => error.into_reply(),
     };
     reply.headers_mut().extend(placed);
@@ -225,8 +227,12 @@ fn pace(app: &App, inflow: &Inflow, arrived: Micros) -> Pace {
 }
 
 /// The response of another server, as a client gets it.
-fn relay(relayed: RelayedResponse, inflow: Inflow, pace: Pace) -> HttpReply {
-    let (status, headers, body) = relay::begin(relayed, inflow, pace);
+fn relay(
+    relayed: RelayedResponse,
+    inflow: Inflow,
+    watched: (Pace, Option<UnnamedAnswer>),
+) -> HttpReply {
+    let (status, headers, body) = relay::begin(relayed, inflow, watched);
     let mut reply = streamed(body);
     *reply.status_mut() = status;
     *reply.headers_mut() = headers;

@@ -17,6 +17,7 @@ use pointsman_executor::relay::{RelayFrame, RelayedResponse, is_event_stream};
 use pointsman_http::error::ApiError;
 use tokio::sync::mpsc;
 
+use super::answer_names::UnnamedAnswer;
 use super::inflow::Inflow;
 use super::sse::Pace;
 
@@ -29,6 +30,8 @@ pub(crate) struct RelayBody {
     pace: Pace,
     progress: Progress,
     form: Form,
+    /// Absent: nobody asks for its id, or it was found.
+    unnamed: Option<UnnamedAnswer>,
 }
 
 /// Progress of a [`RelayBody`].
@@ -54,7 +57,7 @@ pub(crate) struct BrokenOff(String);
 pub(super) fn begin(
     relayed: RelayedResponse,
     inflow: Inflow,
-    pace: Pace,
+    (pace, unnamed): (Pace, Option<UnnamedAnswer>),
 ) -> (StatusCode, HeaderMap, RelayBody) {
     let RelayedResponse {
         status,
@@ -72,6 +75,7 @@ pub(super) fn begin(
         pace,
         progress: Progress::Flowing { frames: 0 },
         form,
+        unnamed,
     };
     (status, headers, body)
 }
@@ -81,6 +85,9 @@ pub(super) fn begin(
 impl RelayBody {
     /// Notes a frame with bytes.
     fn count(&mut self, bytes: &Bytes) {
+        if let Some(unnamed) = self.unnamed.take() {
+            self.unnamed = unnamed.see(bytes);
+        }
         if let Progress::Flowing { frames } = &mut self.progress
             && !bytes.is_empty()
         {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
-use pointsman_tests::backend::MockBackend;
+use pointsman_tests::backend::{Conduct, MockBackend, coded, stream_head};
 use pointsman_tests::client::Client;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
@@ -113,4 +113,62 @@ async fn messages_and_responses_go_back_to_their_server_too() -> Result<()> {
         over(serving).await?;
     }
     Ok(())
+}
+
+/// An answer of `/v1/responses` with this id, as a stream.
+fn streamed_response(id: &str) -> Conduct {
+    let created = json!({"type": "response.created", "sequence_number": 0,
+        "response": {"id": id, "object": "response", "status": "in_progress", "output": []}});
+    let created = coded(&format!("event: response.created\ndata: {created}\n\n"));
+    Conduct::Bytes([stream_head(), &created, "0\r\n\r\n"].concat().into())
+}
+
+#[tokio::test]
+async fn a_response_goes_on_where_the_one_is_that_it_names() -> Result<()> {
+    const PATH: &str = "/v1/responses";
+    let (serving, mocks) = before_three().await?;
+    let client = serving.client;
+    let ask = async |path: &str, body: Value| -> Result<String> {
+        let answer = client.raw(path, &[], body.to_string()).await?;
+        ensure!(answer.status == 200, "{path}: {}", answer.status);
+        Ok(answer.header("x-pointsman-executor").to_owned())
+    };
+    let said =
+        |previous: &str| json!({"model": "demo", "input": "yes", "previous_response_id": previous});
+    for (mock, name) in mocks.iter().zip(["a", "b", "c"]) {
+        let whole = json!({"id": format!("resp_{name}"), "object": "response", "output": []});
+        mock.obeys(PATH, 200, &whole.to_string());
+        let held = format!("{PATH}/resp_{name}/cancel");
+        mock.obeys(&held, 200, "{}");
+    }
+    let mut homes = Vec::new();
+    for number in 0..6 {
+        let first = json!({"model": "demo", "input": format!("I am {number}")});
+        homes.push(ask(PATH, first).await?);
+    }
+    ensure_all(&homes)?;
+    for round in 0..3 {
+        for name in ["c", "a", "b"] {
+            let at = ask(PATH, said(&format!("resp_{name}"))).await?;
+            ensure!(at == name, "resp_{name}, round {round}: {at}");
+            let held = format!("{PATH}/resp_{name}/cancel");
+            let at = ask(&held, json!({})).await?;
+            ensure!(at == name, "{held}: {at}");
+        }
+    }
+    // The answers to those have ids, too, whole or streamed.
+    for (mock, name) in mocks.iter().zip(["a", "b", "c"]) {
+        mock.obeys_no_more(PATH);
+        mock.does(streamed_response(&format!("resp_{name}2")));
+    }
+    for name in ["b", "c", "a"] {
+        let mut body = said(&format!("resp_{name}"));
+        body["stream"] = json!(true);
+        ensure!(ask(PATH, body).await? == name);
+    }
+    for name in ["a", "b", "c", "c", "b", "a"] {
+        let at = ask(PATH, said(&format!("resp_{name}2"))).await?;
+        ensure!(at == name, "resp_{name}2: {at}");
+    }
+    over(serving).await
 }

@@ -121,7 +121,9 @@ impl Stage {
     pub(crate) async fn submitted(&mut self) -> Played {
         match self.inbox.requests.recv().await.unwrap() {
             Message::Submit(submitted) => Played(*submitted),
-            Message::Depart(ticket) => panic!("{ticket:?} departs, nothing is submitted"),
+            other @ (Message::Depart(_) | Message::Answered(_)) => {
+                panic!("nothing is submitted, but {other:?}")
+            }
         }
     }
 
@@ -129,7 +131,9 @@ impl Stage {
     pub(crate) async fn departed(&mut self) -> TicketId {
         match self.inbox.requests.recv().await.unwrap() {
             Message::Depart(ticket) => ticket,
-            Message::Submit(submitted) => panic!("nobody departs, {submitted:?} comes"),
+            other @ (Message::Submit(_) | Message::Answered(_)) => {
+                panic!("nobody departs, but {other:?}")
+            }
         }
     }
 
