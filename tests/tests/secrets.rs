@@ -18,7 +18,7 @@ use pointsman_policy_cli::journal::{self, ExportArgs, JournalCommand};
 use pointsman_server::config::{
     ApiKey, BackendConfig, Config, JournalPlace, Rights, Secret, TelemetrySettings,
 };
-use pointsman_tests::backend::{Conduct, MockBackend, coded, head, stream_head};
+use pointsman_tests::backend::{Conduct, MockBackend, Seen, coded, head, stream_head};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::log::Log;
@@ -117,6 +117,21 @@ fn backend(elsewhere: &MockBackend) -> Result<BackendConfig> {
     let mut backend = BackendConfig::new(elsewhere.url().parse()?);
     backend.server.key = Some(ServerKey::new(BACKEND_KEY.to_owned()));
     Ok(backend)
+}
+
+/// Adds an executor whose server is sent secrets with each request, and has it serve one. Returns its path.
+async fn be_added(operator: Client, elsewhere: &MockBackend) -> Result<&'static str> {
+    let order = json!({
+        "url": elsewhere.url(), "executor": "added", "key": "zqx7-added-key",
+        "headers": ["x-zqx7-added: zqx7-header"], "poll-ms": 50,
+    });
+    let added = operator.post("/admin/executors", &order).await?;
+    ensure!(added.status == 201, "{:?}", added.json());
+    let is_sent = |seen: &Seen| seen.headers.contains_key("x-zqx7-added");
+    while !elsewhere.seen("/v1/models").iter().any(is_sent) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok("/admin/executors/added")
 }
 
 /// Sends requests that a server elsewhere answers, turns back, fails, and breaks off.
@@ -448,10 +463,14 @@ async fn no_key_prompt_or_answer_is_written_anywhere() -> Result<()> {
     let answers = be_served(client).await?;
     be_passed_on(client, &elsewhere).await?;
     be_refused(serving.server.addr()).await?;
+    let operator = serving.client.with_key(ADMIN_KEY);
+    let added = be_added(operator, &elsewhere).await?;
     leave(client).await?;
     fault(&serving).await?;
     serving.idle().await?;
-    let mut written = shown(serving.client.with_key(ADMIN_KEY)).await?;
+    let mut written = shown(operator).await?;
+    // What is kept of it for the next start is a secret, and its owner's alone.
+    ensure!(operator.delete(added).await?.status == 202);
     serving.server.stop().await?;
     written.extend(filed(folder.path())?);
     written.push(exported(&folder.path().join("journal"))?);

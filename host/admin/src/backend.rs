@@ -2,15 +2,19 @@
 //! JSON.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_executor::server::{
-    BrokenStreams, PromptCache, SOFTWARE, ServerConfig, ServerKey, ServerUrl,
+    BrokenStreams, HEADERS_MAX, PromptCache, SOFTWARE, ServerConfig, ServerKey, ServerUrl,
+    header_of,
 };
 use pointsman_http::error::ApiError;
-use pointsman_http::fields::{Fields, Properties, integer, mismatched_text};
-use serde_json::json;
+use pointsman_http::fields::{Fields, Properties, integer, mismatched_text, read};
+use serde_json::{Value, json};
 
 use super::addition::{
     EXECUTOR, MODELS, SLOTS, SLOTS_RANGE, each_once, take_name, terms, terms_properties,
@@ -23,6 +27,14 @@ const URL_PATTERN: &str =
     r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~/-]*)?$";
 /// Visible ASCII characters.
 const KEY_PATTERN: &str = "^[!-~]+$";
+/// A header's name and value, as they are written in a message. A few names belong to connections, and are refused.
+const HEADER_PATTERN: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+: ?[!-~]([ -~]*[!-~])?$";
+const KEY: &str = "key";
+const HEADERS: &str = "headers";
+/// The field with the file of a server's certificates.
+pub(super) const CA_FILE: &str = "ca-file";
+/// The most bytes of a file with certificates.
+const CA_BYTES_MAX: u64 = 1 << 20;
 const POLL: &str = "poll-ms";
 const FIRST_BYTE_TIMEOUT: &str = "first-byte-timeout-ms";
 const STALL_TIMEOUT: &str = "stall-timeout-ms";
@@ -68,9 +80,11 @@ pub(super) fn own_properties() -> Properties {
             json!({"description": "By default found by asking.", "type": "string", "enum": software}),
         ),
         (
-            "key",
+            KEY,
             json!({"description": key, "type": "string", "pattern": KEY_PATTERN}),
         ),
+        (HEADERS, headers_schema()),
+        (CA_FILE, ca_schema()),
         (
             POLL,
             integer(
@@ -111,6 +125,21 @@ pub(super) fn own_properties() -> Properties {
     ]
 }
 
+fn headers_schema() -> Value {
+    let about = "Headers of each request there, as `name: value`, in the place of the client's of that name. \
+                 They are shown nowhere.";
+    json!({
+        "description": about, "type": "array", "maxItems": HEADERS_MAX,
+        "items": {"type": "string", "pattern": HEADER_PATTERN},
+    })
+}
+
+fn ca_schema() -> Value {
+    let about = "The absolute path of a file with the certificates by which the server is known, in PEM. By \
+                 default those of the system.";
+    json!({"description": about, "type": "string", "pattern": "^/"})
+}
+
 /// Reads the server elsewhere to add.
 pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     let text: String = fields.require(URL, "an address")?;
@@ -127,8 +156,9 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
             SOFTWARE.iter().any(|(_, known)| known == name)
         })?;
     let software = software.and_then(|name| SOFTWARE.iter().find(|(_, known)| *known == name));
-    let visible = |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
-    let key: Option<String> = fields.take_as("key", "visible ASCII characters", visible)?;
+    let key = secret(&mut fields, KEY, "visible ASCII characters", key_of)?;
+    let wanted = format!("a list of at most {HEADERS_MAX} texts as in `x-api-key: secret`");
+    let headers = secret(&mut fields, HEADERS, &wanted, headers_of)?;
     let wanted = format!("a list of at most {MODELS} names, each once");
     let models = fields.take_as("models", &wanted, |names: &Vec<String>| {
         names.len() <= MODELS && each_once(names)
@@ -137,7 +167,9 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     let server = ServerConfig {
         name: take_name(&mut fields, EXECUTOR)?,
         software: software.map(|(software, _)| *software),
-        key: key.map(ServerKey::new),
+        key,
+        ca: ca(&mut fields)?,
+        headers: headers.unwrap_or_default(),
         models: models.unwrap_or_default(),
         slots,
         poll: time(&mut fields, POLL, &POLLS_MS)?.unwrap_or(default.poll),
@@ -158,6 +190,53 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
     known.extend([EXECUTOR, "models"]);
     fields.none_left(&known)?;
     Ok((server, terms))
+}
+
+/// Takes `name`, which is shown nowhere, not even where it is wrong.
+fn secret<T>(
+    fields: &mut Fields<'_>,
+    name: &str,
+    wanted: &str,
+    understood: impl FnOnce(Value) -> Option<T>,
+) -> Result<Option<T>, ApiError> {
+    let Some(value) = fields.take(name) else {
+        return Ok(None);
+    };
+    match read(value).and_then(understood) {
+        Some(secret) => Ok(Some(secret)),
+        None => Err(ApiError::field(
+            name,
+            format!("`{name}` has to be {wanted}"),
+        )),
+    }
+}
+
+fn key_of(value: Value) -> Option<ServerKey> {
+    let key = value.as_str()?;
+    let is_key = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+    is_key.then(|| ServerKey::new(key.to_owned()))
+}
+
+fn headers_of(value: Value) -> Option<HeaderMap> {
+    let lines = value.as_array()?;
+    let headers = lines.iter().map(|line| header_of(line.as_str()?));
+    let headers: Option<HeaderMap> = headers.collect();
+    headers.filter(|_| lines.len() <= HEADERS_MAX)
+}
+
+/// Takes the certificates by which a server is known. Whether they are some is found out where they are used.
+fn ca(fields: &mut Fields<'_>) -> Result<Option<Arc<[u8]>>, ApiError> {
+    let path: Option<String> = fields.take_as(CA_FILE, "an absolute path", |path: &String| {
+        Path::new(path).is_absolute()
+    })?;
+    let Some(path) = path else { return Ok(None) };
+    match pointsman_files::read(Path::new(&path), CA_BYTES_MAX) {
+        Ok(pem) => Ok(Some(pem.into())),
+        Err(error) => {
+            let message = format!("`{CA_FILE}`: {path} cannot be read: {error}");
+            Err(ApiError::field(CA_FILE, message))
+        }
+    }
 }
 
 /// Takes the choice `name` among some with a name each.

@@ -19,6 +19,7 @@ use serde::Serialize;
 use tokio::task;
 
 use super::addition::{Added, SHARE_WEIGHT, added, weight, weight_schema};
+use super::backend::CA_FILE;
 use super::devices::DeviceShape;
 use super::{Desk, in_time};
 
@@ -167,6 +168,9 @@ pub(crate) async fn add(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executor
         Err(error @ AddError::Load(_)) => Err(ApiError::field("path", error.to_string())),
         Err(error @ AddError::NotServed { .. }) => {
             Err(ApiError::field("models", error.to_string()))
+        }
+        Err(error @ AddError::NoCertificates(_)) => {
+            Err(ApiError::field(CA_FILE, error.to_string()))
         }
         Err(error @ AddError::NoDevice(_)) => Err(ApiError::field("device", error.to_string())),
         Err(error @ (AddError::OtherModel(_) | AddError::Refused(_))) => {

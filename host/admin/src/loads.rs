@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use pointsman_driver::operator::ExecutorChange;
-use pointsman_driver::provider::SLOTS_MAX;
 use pointsman_executor::server::ServerLoad;
 use pointsman_http::Call;
 use pointsman_http::answer::Json;
@@ -23,7 +22,7 @@ const WAITING: &str = "Requests that wait there, ours and others'.";
 
 /// The fields: each with its range and its description.
 const FIELDS: [(&str, RangeInclusive<u32>, &str); 6] = [
-    ("slots", 1..=SLOTS_MAX, "Requests that it runs at once."),
+    ("slots", ANY_BUT_NONE, "Requests that it runs at once."),
     ("running", ANY, RUNNING),
     ("waiting", ANY, WAITING),
     ("tokens-per-block", ANY_BUT_NONE, "Tokens in a KV block."),

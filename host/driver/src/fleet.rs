@@ -116,6 +116,9 @@ pub enum AddError {
     /// No device has the name.
     #[error(transparent)]
     NoDevice(ServeModelError),
+    /// A server elsewhere is to be known by certificates that are none.
+    #[error(transparent)]
+    NoCertificates(ServeModelError),
     /// The executor does not fit the device.
     #[error("{0}")]
     Refused(String),
@@ -364,6 +367,7 @@ impl From<ServeModelError> for AddError {
         match error {
             ServeModelError::Files(why) => AddError::Load(why),
             ServeModelError::DoesNotFit(why) => AddError::Refused(why),
+            ServeModelError::NoCertificates(_) => AddError::NoCertificates(error),
             ServeModelError::NoDevice { .. } => AddError::NoDevice(error),
         }
     }

@@ -63,7 +63,8 @@ impl Driver {
                 continue;
             };
             load.slots_used += executor.slots_used;
-            load.slots_total += executor.slots_total;
+            // Servers elsewhere may say what they like.
+            load.slots_total = load.slots_total.saturating_add(executor.slots_total);
             load.executors_up += u32::from(executor.health.takes_new());
         }
         load

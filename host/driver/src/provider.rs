@@ -21,8 +21,9 @@ use crate::catalog::ModelEntry;
 use crate::hub_model::HubModel;
 use pointsman_executor::server::{ServerConfig, ServerUrl};
 
-/// The most sequences that an executor may run at once.
-pub const SLOTS_MAX: u32 = 1024;
+/// The most sequences that an executor may be given to run at once: more is a slip of the pen. Servers elsewhere may
+/// say more of themselves, and what an engine can run is its device's to say, by the tokens of a step.
+pub const SLOTS_MAX: u32 = 65_536;
 /// The range of relative shares that can be given to executors and tenants.
 pub const WEIGHTS: RangeInclusive<u32> = 1..=1_000_000;
 
@@ -180,6 +181,9 @@ pub enum ServeModelError {
     /// The model does not fit the device.
     #[error("{0}")]
     DoesNotFit(String),
+    /// The certificates by which a server elsewhere is to be known are none.
+    #[error("its certificates cannot be used: {0}")]
+    NoCertificates(String),
     /// A device that is not there.
     #[error("there is no device `{name}`; there are: {known}")]
     NoDevice {

@@ -18,7 +18,7 @@ pub(super) const AUDIT: &str = "pointsman::audit";
 /// The most bytes of an order's body in a line.
 const BODY_BYTES_MAX: usize = 512;
 /// Fields of orders whose values are secret.
-const SECRET: [&str; 1] = ["key"];
+const SECRET: [&str; 2] = ["key", "headers"];
 
 /// An order under way.
 #[derive(Debug)]
@@ -107,8 +107,9 @@ mod tests {
 
     #[test]
     fn what_is_secret_is_left_out() {
-        let body = br#"{"url": "http://gpu", "key": "sesame", "slots": 3}"#;
-        let expected = r#"{"key":"(secret)","slots":3,"url":"http://gpu"}"#;
+        let body =
+            br#"{"url": "http://gpu", "key": "sesame", "headers": ["x-a: sesame"], "slots": 3}"#;
+        let expected = r#"{"key":"(secret)","headers":"(secret)","slots":3,"url":"http://gpu"}"#;
         let said = text(body).unwrap();
         let same = |text: &str| serde_json::from_str::<Value>(text).unwrap();
         assert_eq!(same(&said), same(expected));

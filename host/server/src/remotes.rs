@@ -12,7 +12,7 @@ use pointsman_driver::provider::{
 use pointsman_executor::contract::Events;
 use pointsman_executor::server::{PromptCache, ServerConfig};
 use pointsman_remote::RemoteSpec;
-use pointsman_remote::client::Connections;
+use pointsman_remote::client::{Connections, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -63,6 +63,10 @@ impl Provider for HostProvider {
         config: &ServerConfig,
         terms: ExecutorTerms,
     ) -> Result<PreparedExecutor, ServeModelError> {
+        if let Some(pem) = &config.ca {
+            let read = Connections::trusting(Trust::Pem(pem));
+            read.map_err(|error| ServeModelError::NoCertificates(error.to_string()))?;
+        }
         let name = config.executor_name();
         let spec = ExecutorSpec {
             name: name.clone(),

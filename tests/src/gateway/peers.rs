@@ -149,14 +149,10 @@ impl Peer {
     }
 }
 
-/// The server as often as so many streams need, since one executor has no more than 1024 slots.
+/// The server with a slot for each stream.
 fn pointsman(server: SocketAddr, streams: usize) -> String {
-    let backend = |number: usize| {
-        format!("[[backends]]\nname = 'server{number}'\nurl = 'http://{server}'\nslots = 1024\n")
-    };
     let limits = "[http]\nconnections-max = 20000\nrequests-max = 20000\n";
-    let backends = (0..streams.div_ceil(1024)).map(backend);
-    limits.to_owned() + &backends.collect::<String>()
+    format!("{limits}[[backends]]\nname = 'server'\nurl = 'http://{server}'\nslots = {streams}\n")
 }
 
 fn nginx(folder: &Path, addr: SocketAddr, server: SocketAddr) -> String {

@@ -6,7 +6,7 @@ use pointsman_driver::message::Load;
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::serving::Serving;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{backend, backends_of, executors_until, named, over, serving, serving_with};
@@ -60,7 +60,7 @@ async fn a_server_that_has_no_room_is_waited_for_and_nobody_is_told_503() -> Res
         let serving = serving.await?;
         mock.does(Conduct::Status(status, headers));
         let asked = streams(serving.client, 4);
-        let busy = |list: &[serde_json::Value]| named(list, "full")["saturated"] == true;
+        let busy = |list: &[Value]| named(list, "full")["saturated"] == true;
         let list = executors_until(serving.client, busy).await?;
         ensure!(
             named(&list, "full")["health"] == "up",
@@ -85,7 +85,7 @@ async fn a_server_that_turns_back_the_fourth_has_three_slots() -> Result<()> {
     mock.runs(3).await?;
     mock.does(Conduct::Status(503, &[]));
     asked.extend(streams(serving.client, 5));
-    let shown = |list: &[serde_json::Value]| {
+    let shown = |list: &[Value]| {
         let slots = named(list, "three")["slots_total"].as_u64();
         slots.is_some_and(|slots| slots < 10)
     };
@@ -109,7 +109,7 @@ async fn a_server_that_loads_its_model_is_waited_for() -> Result<()> {
         503,
         "{\"error\":{\"message\":\"Loading model\"}}",
     );
-    let loads = |list: &[serde_json::Value]| named(list, "llama")["saturated"] == true;
+    let loads = |list: &[Value]| named(list, "llama")["saturated"] == true;
     executors_until(serving.client, loads).await?;
     let asked = streams(serving.client, 2);
     serving.load_until(|load| load.queued == 2).await?;
@@ -320,6 +320,38 @@ async fn a_load_that_is_told_goes_before_what_is_asked_for() -> Result<()> {
     executors_until(client, |list| named(list, "told")["slots_total"] == 4).await?;
     serving.idle_but_for_blocks().await?;
     serving.server.stop().await
+}
+
+#[tokio::test]
+async fn a_server_may_say_that_it_has_more_slots_than_anybody_would_give_it() -> Result<()> {
+    let (one, two) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    one.has_models("llamacpp", &["demo"]);
+    one.answers("/health", 200, "{}");
+    let props = json!({"total_slots": u32::MAX});
+    one.answers("/props", 200, &props.to_string());
+    let serving = serving([backend("one", &one)?, backend("two", &two)?]).await?;
+    let client = serving.client;
+    let load = json!({"slots": 100_000});
+    let told = client.post("/admin/executors/two/load", &load).await?;
+    ensure!(told.status == 200);
+    let slots =
+        |list: &[Value]| ["one", "two"].map(|name| named(list, name)["slots_total"].as_u64());
+    let expected = [Some(u64::from(u32::MAX)), Some(100_000)];
+    executors_until(client, |list| slots(list) == expected).await?;
+    let listed = client.get("/admin/executors").await?.json()?;
+    ensure!(
+        listed["load"]["slots_total"] == u32::MAX,
+        "{}",
+        listed["load"]
+    );
+    ensure!(client.get("/monitor/data").await?.status == 200);
+    for asked in streams(client, 4) {
+        ensure!(asked.await?? == "t0 t1 t2 ");
+    }
+    over(serving).await
 }
 
 #[tokio::test]

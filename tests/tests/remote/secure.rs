@@ -18,6 +18,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{backends_of, executors_until, named, over, serving};
 
+const CHAT: &str = "/v1/chat/completions";
+const EXECUTORS: &str = "/admin/executors";
+
 /// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -93,6 +96,97 @@ async fn a_server_is_known_by_its_certificate_and_its_streams_share_a_connection
     ensure!(front.client.chat("hello").await?.status == 404);
     over(front).await?;
     over(behind).await
+}
+
+#[tokio::test]
+async fn an_order_that_adds_a_server_has_its_certificates_and_headers() -> Result<()> {
+    let (certificate, folder) = (Certificate::new()?, tempfile::tempdir()?);
+    certificate.write(folder.path())?;
+    let ca = folder.path().join("certificate.pem");
+    let behind = Serving::start(|config| {
+        config.tls = Some(TlsSettings {
+            certificate: ca.clone(),
+            key: folder.path().join("key.pem"),
+            handshake_timeout: PATIENCE,
+            poll: PATIENCE,
+        });
+    });
+    let behind = behind.await?;
+    let front = serving([]).await?;
+    let client = front.client;
+    let order = json!({
+        "url": format!("https://localhost:{}", behind.server.addr().port()), "executor": "one",
+        "ca-file": ca, "poll-ms": 50,
+    });
+    let added = client.post(EXECUTORS, &order).await?;
+    ensure!(added.status == 201, "{:?}", added.json());
+    let found = |list: &[Value]| named(list, "one")["models"] == json!(["demo"]);
+    executors_until(client, found).await?;
+    ensure!(client.chat("hello").await?.status == 200);
+
+    let mock = MockBackend::start(&["mock"]).await?;
+    let order = json!({
+        "url": mock.url(), "executor": "two", "poll-ms": 50,
+        "headers": ["x-api-key: zqx7 secret", "Anthropic-Version:2023-06-01"],
+    });
+    let added = client.post(EXECUTORS, &order).await?;
+    ensure!(added.status == 201 && !added.json()?.to_string().contains("zqx7"));
+    let found = |list: &[Value]| named(list, "two")["models"] == json!(["mock"]);
+    let list = executors_until(client, found).await?;
+    ensure!(!format!("{list:?}").contains("zqx7"), "{list:?}");
+    let body = json!({"model": "mock", "messages": [{"role": "user", "content": "hello"}]});
+    ensure!(client.post(CHAT, &body).await?.status == 200);
+    for path in [CHAT, "/v1/models"] {
+        let seen = mock.seen(path).pop().context("nothing came")?;
+        let header = |name: &str| seen.headers.get(name).map(String::as_str);
+        ensure!(header("x-api-key") == Some("zqx7 secret"), "{seen:?}");
+        ensure!(
+            header("anthropic-version") == Some("2023-06-01"),
+            "{seen:?}"
+        );
+    }
+    over(front).await?;
+    over(behind).await
+}
+
+#[tokio::test]
+async fn an_order_with_wrong_certificates_or_headers_is_refused_and_shows_none() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let empty = folder.path().join("empty.pem");
+    std::fs::write(&empty, "nothing")?;
+    let front = serving([]).await?;
+    let many = vec!["x-a: zqx7"; 33];
+    for (field, value, words) in [
+        ("ca-file", json!(empty), "certificates cannot be used"),
+        (
+            "ca-file",
+            json!("/nowhere.pem"),
+            "/nowhere.pem cannot be read",
+        ),
+        ("ca-file", json!("here.pem"), "an absolute path"),
+        ("headers", json!(["zqx7"]), "x-api-key: secret"),
+        ("headers", json!(["host: zqx7"]), "x-api-key: secret"),
+        ("headers", json!("x-a: zqx7"), "x-api-key: secret"),
+        ("headers", json!(many), "at most 32"),
+        ("key", json!("zqx7 key"), "visible ASCII"),
+        ("key", json!(["zqx7"]), "visible ASCII"),
+    ] {
+        let mut order = json!({"url": "https://127.0.0.1:9", "executor": "one"});
+        order[field] = value;
+        let refused = front.client.post(EXECUTORS, &order).await?;
+        let said = refused.json()?["error"].clone();
+        let message = said["message"].as_str().context("no message")?;
+        ensure!(
+            refused.status == 400 && said["param"] == field,
+            "{order}: {said}"
+        );
+        ensure!(
+            message.contains(words) && !message.contains("zqx7"),
+            "{message}"
+        );
+    }
+    executors_until(front.client, <[Value]>::is_empty).await?;
+    over(front).await
 }
 
 #[tokio::test]

@@ -366,7 +366,7 @@ async fn what_is_wrong_with_an_addition_is_said() -> Result<()> {
         (
             json!({"name": "x", "slots": 0}),
             400,
-            "`slots` has to be an integer from 1 to 1024",
+            "`slots` has to be an integer from 1 to 65536",
         ),
         (
             json!({"name": "x", "path": "here"}),
