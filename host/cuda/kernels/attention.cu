@@ -7,9 +7,9 @@
 // has for each position the cosines of half a head, then the sines.
 extern "C" __global__ void rope_write_kv(bf16* qkv, bf16* kv, const float* angles,
                                          const int* positions, const int* starts,
-                                         const int* tables, int layer, int layers, int heads,
+                                         const int* tables, int layer, int block_size, int heads,
                                          int kv_heads, int head_dim, int slots) {
-    Pool pool = {layer, layers, kv_heads, head_dim, slots};
+    Pool pool = {layer, block_size, kv_heads, head_dim, slots};
     int half = head_dim / 2, i = blockIdx.y * blockDim.x + threadIdx.x, head = i / half, pair = i % half;
     if (head >= heads + 2 * kv_heads) return;
     int position = positions[blockIdx.x];
@@ -351,19 +351,19 @@ DEVICE void attention_whole(bf16* out, const Shape& shape, const int* tiles, int
 }
 
 #define ATTENTION(dim)                                                                             \
-    extern "C" __global__ void BOUNDS(THREADS, 2) attention_split_##dim(                               \
+    extern "C" __global__ void BOUNDS(THREADS, 2) attention_split_##dim(                           \
         float* sums, float* stats, const bf16* qkv, const bf16* kv, const int* positions,          \
-        const int* starts, const int* tables, const int* tiles, int layer, int layers, int heads,  \
+        const int* starts, const int* tables, const int* tiles, int layer, int block_size, int heads,\
         int kv_heads, int head_dim, int slots, int part, int pieces, float scale) {                \
-        Pool pool = {layer, layers, kv_heads, head_dim, slots};                                    \
+        Pool pool = {layer, block_size, kv_heads, head_dim, slots};                                \
         Shape shape = {qkv, kv, positions, starts, tables, pool, heads, scale};                    \
         attention_split<dim>(sums, stats, shape, tiles, part, pieces);                             \
     }                                                                                              \
-    extern "C" __global__ void BOUNDS(THREADS, 3) attention_whole_##dim(                               \
+    extern "C" __global__ void BOUNDS(THREADS, 3) attention_whole_##dim(                           \
         bf16* out, const bf16* qkv, const bf16* kv, const int* positions, const int* starts,       \
-        const int* tables, const int* tiles, int layer, int layers, int heads, int kv_heads,       \
+        const int* tables, const int* tiles, int layer, int block_size, int heads, int kv_heads,   \
         int head_dim, int slots, int count, int part, float scale) {                               \
-        Pool pool = {layer, layers, kv_heads, head_dim, slots};                                    \
+        Pool pool = {layer, block_size, kv_heads, head_dim, slots};                                \
         Shape shape = {qkv, kv, positions, starts, tables, pool, heads, scale};                    \
         attention_whole<dim>(out, shape, tiles, count, part);                                      \
     }

@@ -133,12 +133,13 @@ DEVICE T block_sum(T number) {
 }
 
 // The place of a token's keys (half 0) or values (half 1) in the pool,
-// [block][layer][keys, values][kv_head][slot][head_dim].
+// [block][layer][keys, values][kv_head][slot][head_dim]. A block has `block_size` numbers, which may be more than
+// the model needs: others of the device may have wider tokens.
 struct Pool {
-    int layer, layers, kv_heads, head_dim, slots;
+    int layer, block_size, kv_heads, head_dim, slots;
 
     DEVICE u64 at(int block, int half, int head, int slot) const {
-        u64 part = ((u64)block * layers + layer) * 2 + half;
-        return ((part * kv_heads + head) * slots + slot) * head_dim;
+        u64 part = (u64)(layer * 2 + half) * kv_heads + head;
+        return (u64)block * block_size + (part * slots + slot) * head_dim;
     }
 };

@@ -171,9 +171,11 @@ DEVICE void bound(Candidates& among, const Draw& draw) {
     }
     if (is_share) {
         double enough = (double)total(among) * (double)draw.top_p;
-        among.bound = find_bound(
+        u64 share = find_bound(
             among, last, [](u64 weight) { return weight; },
             [=](u64 sum) { return (double)sum >= enough; });
+        // Digits that no other candidate has may be those of tokens that top-k has left out.
+        if (share < among.bound) among.bound = share;
     }
 }
 

@@ -8,6 +8,7 @@ use cudarc::cublas::{CudaBlas, sys as blas};
 #[cfg(feature = "test-util")]
 use cudarc::driver::result::memset_d8_async;
 use cudarc::driver::{CudaSlice, CudaStream};
+use half::bf16;
 use pointsman_engine::model::backend::{
     Backend, Chunk, DeviceError, KvShape, PossibleTokens, SwapDirection, SwapTicket, SwapWait,
     TokenChoice, TokenChooser,
@@ -39,6 +40,8 @@ pub struct CudaBackend {
     // Immutable.
     host: Arc<HostModel>,
     shape: KvShape,
+    /// Bytes of a block of the device.
+    block_bytes: usize,
     /// As all that waits for the device when it ends, ended by `drop`.
     life: ManuallyDrop<Arc<ContextLife>>,
     model: Arc<DeviceModel>,
@@ -104,6 +107,7 @@ impl CudaBackend {
         Ok(Self {
             host: model,
             shape,
+            block_bytes: usize::try_from(blocks.bytes).expect("a block is in memory"),
             life: ManuallyDrop::new(life),
             model: on_device,
             stream,
@@ -181,6 +185,7 @@ impl CudaBackend {
         let mut ops = CudaOps {
             config: self.host.config(),
             slots: self.shape.tokens_per_block,
+            block_size: self.block_bytes / size_of::<bf16>(),
             module: &self.life.module,
             stream: &self.stream,
             blas: &self.blas,
@@ -234,12 +239,10 @@ impl WithPoison for CudaBackend {
     }
 
     fn poison(&mut self, blocks: &[BlockId]) {
-        let token = kv_bytes_per_token(self.host.config());
-        let bytes = token * u64::from(self.shape.tokens_per_block);
-        let len = usize::try_from(bytes).expect("a block is in memory");
+        let len = self.block_bytes;
         let pool = address(&self.life.pool, &self.stream);
         for block in blocks {
-            let at = pool + u64::from(block.0) * bytes;
+            let at = pool + u64::from(block.0) * len as u64;
             let stream = self.stream.cu_stream();
             // SAFETY: the block is in the pool, and no other sequence's.
             let filled = unsafe { memset_d8_async(at, 0xff, len, stream) };

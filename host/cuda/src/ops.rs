@@ -60,6 +60,8 @@ pub(crate) struct CudaOps<'a> {
     pub(crate) config: &'a LlamaConfig,
     /// Tokens in a block.
     pub(crate) slots: u32,
+    /// Numbers for which a block of the device has room, in bf16.
+    pub(crate) block_size: usize,
     pub(crate) module: &'a Module,
     pub(crate) stream: &'a Arc<CudaStream>,
     pub(crate) blas: &'a CudaBlas,
@@ -299,7 +301,7 @@ impl CudaOps<'_> {
         let config = self.config;
         [
             int(layer),
-            int(config.layers),
+            int(self.block_size),
             int(config.heads),
             int(config.kv_heads),
             int(config.head_dim),

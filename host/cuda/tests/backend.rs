@@ -144,6 +144,46 @@ fn sequences_that_come_back_from_host_memory_give_the_rows_of_solo_runs() {
 }
 
 #[test]
+fn models_with_wider_and_narrower_tokens_share_the_blocks_of_a_device() {
+    emulation::provide();
+    let shape = KvShape {
+        tokens_per_block: 16,
+        blocks_total: 4,
+    };
+    let models = [1, 4].map(|kv_heads| {
+        let config = models::config(json!({"head_dim": 16, "num_key_value_heads": kv_heads}));
+        models::load(&config, &models::tensors(&config, 3), Dtype::BF16)
+    });
+    let blocks = shape.blocks(kv_bytes_per_token(models[1].config()));
+    let device = CudaDevice::new(0, blocks).unwrap();
+    // Each has a block between two of the other's.
+    let tables = [[0, 2], [1, 3]].map(|table| table.map(BlockId));
+    let tokens: Vec<u32> = (1..30).collect();
+    let together = models.iter().zip(&tables).map(|(model, blocks)| {
+        let mut backend = CudaBackend::new(&device, Arc::clone(model), shape).unwrap();
+        backend.poison(blocks);
+        (backend, blocks)
+    });
+    let mut together: Vec<_> = together.collect();
+    let mut logits = Vec::new();
+    for position in 0..tokens.len() {
+        for (model, (backend, blocks)) in models.iter().zip(&mut together) {
+            let chunk = Chunk {
+                tokens: &tokens[position..=position],
+                start: u32::try_from(position).unwrap(),
+                blocks: &blocks[..],
+                logits: Logits::Last,
+            };
+            backend.forward(&[chunk], &mut logits).unwrap();
+            if position + 1 == tokens.len() {
+                let alone = last_row(&mut self::backend(model, shape), &tokens);
+                assert_eq!(logits, alone);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_step_of_nothing_gives_nothing() {
     let shape = KvShape {
         tokens_per_block: 16,

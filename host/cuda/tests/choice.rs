@@ -143,6 +143,33 @@ fn tokens_are_those_of_the_sampler() {
 }
 
 #[test]
+fn what_top_k_leaves_out_stays_out_whatever_top_p_keeps() {
+    let mut backend = backend();
+    let mut rng = Rng::with_seed(6);
+    let possible = PossibleTokens {
+        count: 96,
+        missing: &[],
+    };
+    for _ in 0..8 {
+        let sequences = (0..8).map(|_| {
+            let sequence = Sequence::random(&mut rng, 96);
+            let sampling = Sampling {
+                top_k: rng.u32(20..70),
+                top_p: 0.98 + rng.f32() / 51.0,
+                temperature: 50.0,
+                seed: rng.u64(..),
+                ..Sampling::NEUTRAL
+            };
+            Sequence {
+                sampling,
+                ..sequence
+            }
+        });
+        compare(&mut backend, &sequences.collect::<Vec<_>>(), possible);
+    }
+}
+
+#[test]
 fn where_no_token_can_come_up_none_is_chosen() {
     let mut backend = backend();
     let sequence = Sequence::random(&mut Rng::with_seed(1), 300);

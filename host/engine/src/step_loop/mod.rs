@@ -14,7 +14,7 @@
 //! # Invariants
 //! The [contract](pointsman_executor::contract), which `tests/contract.rs` checks, and these:
 //! 1. Batched, chunked and preempted sequences give the same tokens and text as alone, bit by bit
-//!    (`tests/step_loop.rs`; under the real machine `tests/machine.rs`).
+//!    (`tests/step_loop.rs`; under the real machine `tests/machine` and `tests/soak`).
 //! 2. No client makes the loop wait (`slow_clients_and_those_that_left_change_nothing`).
 //! 3. Whatever fails in a step, no text of that step has been shown
 //!    (`nothing_of_a_step_that_fails_is_shown`).

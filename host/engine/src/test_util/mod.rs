@@ -74,7 +74,7 @@ pub fn solo(backend: &mut dyn Backend, text: &ModelText, job: &Job) -> WholeAnsw
         };
         backend.forward(&[chunk], &mut logits).unwrap();
         computed = tokens.len();
-        let known = &logits[..text.vocab_size()];
+        let known = &logits[..text.vocab_size().min(logits.len())];
         let (prompt, generated) = tokens.split_at(job.prompt.len());
         let tokens = Tokens { prompt, generated };
         let form = job.form.as_ref();
