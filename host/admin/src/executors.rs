@@ -54,7 +54,7 @@ pub(crate) struct ExecutorShape {
     preemptible: bool,
     /// Distinct models of which sequences may be there at once; null: unlimited.
     models_max: Option<u32>,
-    /// The models that are there: with sequences, or kept loaded.
+    /// The models that are there: with sequences, kept loaded, or loaded by the word of a server elsewhere.
     models_present: Vec<Present>,
     slots_used: u32,
     slots_total: u32,
@@ -108,6 +108,8 @@ struct Present {
     /// The time, on the host's clock, until which it is kept loaded without a sequence; null: it has
     /// sequences.
     warm_until_micros: Option<u64>,
+    /// True if a server elsewhere tells that it is loaded, whoever had it loaded; null: it does not tell.
+    loaded: Option<bool>,
 }
 
 /// Counters of an engine.
@@ -356,6 +358,7 @@ impl From<&PresentModel> for Present {
             model: present.model.clone(),
             sequences: present.sequences,
             warm_until_micros: present.warm_until.map(|until| until.0),
+            loaded: present.loaded,
         }
     }
 }

@@ -89,6 +89,10 @@ impl Driver {
             ServerChange::TokensPerBlock(tokens) => ExecutorUpdate::TokensPerBlock(tokens),
             ServerChange::ModelsMax(max) => ExecutorUpdate::ModelsMax(max),
             ServerChange::Replaced => ExecutorUpdate::Replaced,
+            ServerChange::Loaded(names) => ExecutorUpdate::Loaded(names.map(|names| {
+                let names = names.iter();
+                names.map(|name| self.machine.intern(now, name)).collect()
+            })),
             ServerChange::BrokenStreams(part) => {
                 self.executors.takes_part(executor, part);
                 return;

@@ -216,6 +216,8 @@ pub struct PresentModel {
     pub sequences: u32,
     /// The time until which the model is kept loaded without a sequence; absent: it has sequences.
     pub warm_until: Option<Micros>,
+    /// True if the server tells that it is loaded; absent: it does not tell.
+    pub loaded: Option<bool>,
 }
 
 /// A model as operators see it.

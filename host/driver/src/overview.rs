@@ -1,6 +1,6 @@
 //! The state of the host and of one executor, for operators.
 
-use pointsman_core::rows::{ExecutorLoad, NameKind, Stage};
+use pointsman_core::rows::{ExecutorLoad, LoadedModels, NameKind, Stage};
 use pointsman_core::{ExecutorId, Micros};
 
 use super::Driver;
@@ -112,11 +112,14 @@ impl Driver {
 
     /// The models that are on an executor.
     fn present(&self, executor: ExecutorId) -> Vec<PresentModel> {
+        let info = self.machine.executor_info(executor);
+        let tells = info.is_some_and(|info| info.loaded_models == LoadedModels::Told);
         let present = self.machine.residencies(executor);
         let present = present.map(|residency| PresentModel {
             model: self.name_of(NameKind::Model, residency.model.0),
             sequences: residency.sequences,
             warm_until: residency.warm_until,
+            loaded: tells.then_some(residency.loaded),
         });
         present.collect()
     }

@@ -181,6 +181,8 @@ pub enum ExecutorUpdate {
     /// Another server stands behind the executor from now on: nothing is known of its cache or its faults,
     /// and it is busy until it says otherwise. What runs on the one before runs on.
     Replaced,
+    /// A server elsewhere tells that it has these models loaded, and no others; absent: it does not tell.
+    Loaded(Option<Vec<ModelId>>),
 }
 
 /// The terms on which requests are placed on an executor, as far as they can change while it serves.

@@ -150,7 +150,7 @@ pub enum Event {
 }
 
 /// A change of a server elsewhere, as its executor has found it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerChange {
     /// The server answers in this way from now on.
     Availability(Availability),
@@ -162,6 +162,8 @@ pub enum ServerChange {
     Kv(KvReport),
     /// The server has at most so many models loaded at once; absent: it sets no bound.
     ModelsMax(Option<u32>),
+    /// The server has the models of these names loaded, and no others; absent: it does not tell.
+    Loaded(Option<Vec<String>>),
     /// The server takes this part in streams that break off.
     BrokenStreams(BrokenStreams),
     /// Another server is there from now on, and has not been heard yet.

@@ -3,8 +3,8 @@
 //! The SDK has the same rows in a guest's types.
 
 use crate::rows::{
-    AskedRequest, Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, Request,
-    RequestClass, Role, Sequence, SequenceState, Stage, Tenant,
+    AskedRequest, Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, LoadedModels,
+    Request, RequestClass, Role, Sequence, SequenceState, Stage, Tenant,
 };
 use crate::{DeviceId, ExecutorId, Micros, RequestId, TenantId};
 
@@ -35,6 +35,7 @@ pub fn executor(id: u32) -> ExecutorInfo {
         queue_limit: 0,
         tokens_per_block: Some(16),
         preempts: true,
+        loaded_models: LoadedModels::Untold,
     }
 }
 

@@ -161,6 +161,17 @@ pub struct ExecutorInfo {
     pub queue_limit: u32,
     pub tokens_per_block: Option<u32>,
     pub preempts: bool,
+    pub loaded_models: LoadedModels,
+}
+
+/// The word of a server elsewhere about the models that it has loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum LoadedModels {
+    /// It does not tell, or it is an engine.
+    Untold,
+    /// It tells.
+    Told,
 }
 
 /// The load of an executor, which changes all the time.
@@ -196,6 +207,7 @@ pub struct Residency {
     pub warm_until: Option<Micros>,
     pub started: Micros,
     pub first_token: Option<Micros>,
+    pub loaded: bool,
 }
 
 /// A model and an executor.

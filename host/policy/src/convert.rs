@@ -130,6 +130,10 @@ macro_rules! conversions_of_rows {
                 queue_limit: row.queue_limit,
                 tokens_per_block: row.tokens_per_block,
                 preempts: row.preempts,
+                loaded_models: match row.loaded_models {
+                    rows::LoadedModels::Untold => types::LoadedModels::Untold,
+                    rows::LoadedModels::Told => types::LoadedModels::Told,
+                },
             }
         }
 
@@ -162,6 +166,7 @@ macro_rules! conversions_of_rows {
                 warm_until: row.warm_until.map(|at| at.0),
                 started: row.started.0,
                 first_token: row.first_token.map(|at| at.0),
+                loaded: row.loaded,
             }
         }
 

@@ -71,6 +71,8 @@ pub struct RemoteSpec {
 pub(crate) enum News {
     /// The first bytes of a response have come.
     Began(SequenceRef),
+    /// The server was given orders for a request's model, and other models may be loaded.
+    Swapped,
     /// A request has ended at the server.
     Ended(SequenceRef, SequenceEnd, Option<Box<BrokenStream>>),
 }
@@ -113,6 +115,8 @@ struct Standing {
     /// The load that somebody has told, and the end of its time.
     told: Option<(ServerLoad, Instant)>,
     slots: Option<u32>,
+    /// The models that it has loaded; absent: it does not tell.
+    loaded_models: Option<Vec<String>>,
     /// Requests that the server was found to take at once; absent: as many as it says.
     learned: Option<u32>,
     models_max: ModelsMax,
@@ -298,6 +302,7 @@ impl Remote {
     fn hear(&mut self, news: News) -> Heard {
         match news {
             News::Began(sequence) => Heard::of(self.began(sequence).into_iter().collect()),
+            News::Swapped => Heard::of(self.models_loaded().into_iter().collect()),
             News::Ended(sequence, end, broken) => Heard::of(self.ended(sequence, end, broken)),
         }
     }
@@ -457,8 +462,19 @@ impl Remote {
         self.standing.found_load = load;
         self.standing.models_max.found = models_max;
         events.extend(self.models_max());
+        events.extend(self.models_loaded());
         events.extend(self.loaded());
         events
+    }
+
+    /// The news of other models that the server has loaded; absent: they are the same.
+    fn models_loaded(&mut self) -> Option<Event> {
+        let loaded = self.residency.loaded();
+        if self.standing.loaded_models == loaded {
+            return None;
+        }
+        self.standing.loaded_models.clone_from(&loaded);
+        Some(Event::Changed(ServerChange::Loaded(loaded)))
     }
 
     /// Takes note of the load that somebody has told: it goes before what is found by asking.

@@ -246,6 +246,15 @@ impl Residency {
         }
     }
 
+    /// The models that are loaded; absent: the server does not tell.
+    pub(crate) fn loaded(&self) -> Option<Vec<String>> {
+        let known = self.known();
+        let models = known.models.iter();
+        let loaded = models.filter(|(_, resident)| resident.loaded == Some(true));
+        let names = loaded.map(|(name, _)| name.clone()).collect();
+        known.orders.map(|_| names)
+    }
+
     /// Counts a request for a model, until what is returned is dropped.
     pub(crate) fn attend(self: &Arc<Self>, model: &str) -> Attendance {
         let mut known = self.known();
@@ -507,6 +516,11 @@ impl Drop for Leaving<'_> {
 // === impl Attendance ===
 
 impl Attendance {
+    /// True if the model has to be loaded first.
+    pub(crate) fn is_lacking(&self) -> bool {
+        self.residency.lacks(&self.model).is_some()
+    }
+
     /// Waits until the model is loaded, as [`Residency::bring`] does.
     pub(crate) async fn loaded(&self) -> Result<(), String> {
         self.residency.bring(&self.model).await

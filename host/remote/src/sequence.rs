@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use crate::client::ServerClient;
 use crate::continuation::{self, Follower};
 use crate::executor::News;
-use crate::residency::Residency;
+use crate::residency::{Attendance, Residency};
 use crate::watch::{BodyWatch, Form, Usage};
 
 /// The longest time for which a server may ask to be left alone.
@@ -112,7 +112,7 @@ impl Sequence {
         let call = &self.call;
         let attendance = call.model.as_deref().map(|it| self.residency.attend(it));
         if let Some(attendance) = &attendance
-            && let Err(why) = attendance.loaded().await
+            && let Err(why) = self.bring(attendance).await
         {
             return SequenceEnd::Failed(why);
         }
@@ -148,6 +148,16 @@ impl Sequence {
             },
             Verdict::Fail(why) => SequenceEnd::Failed(why),
         }
+    }
+
+    /// Has the model loaded that the request is for.
+    async fn bring(&self, attendance: &Attendance) -> Result<(), String> {
+        let is_swap = attendance.is_lacking();
+        let brought = attendance.loaded().await;
+        if is_swap {
+            drop(self.news.send(News::Swapped).await);
+        }
+        brought
     }
 
     /// The verdict about a response: a client's fault is the client's to hear, and no failure of the

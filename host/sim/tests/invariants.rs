@@ -264,6 +264,11 @@ impl<P: Policies> Run<P> {
                 return;
             }
             1 => ExecutorUpdate::Health(Health::Draining),
+            2 if rng.bool() => {
+                let models = self.models.iter().copied();
+                let loaded = models.filter(|_| rng.bool()).collect();
+                ExecutorUpdate::Loaded(rng.u32(0..4).ge(&1).then_some(loaded))
+            }
             2 => ExecutorUpdate::Health(Health::Degraded),
             3 => ExecutorUpdate::Health(Health::Up),
             4 => ExecutorUpdate::SlotsTotal(rng.u32(1..5)),

@@ -66,7 +66,8 @@ fn eligible(search: &Search<'_>, place: &Place<'_>, lead: &Lead<'_>) -> String {
         Why::Session if is_first => "the session's; ",
         Why::Hash if is_first => "its session is hashed to it; ",
         Why::Waiver if is_first => "a warm hold is waived; ",
-        Why::Rank | Why::Overlap | Why::Session | Why::Hash | Why::Waiver => "",
+        Why::Loaded if is_first => "its model is loaded; ",
+        Why::Rank | Why::Overlap | Why::Loaded | Why::Session | Why::Hash | Why::Waiver => "",
     };
     let load = executor.load;
     let slots = format!("{}/{} slots", load.slots_used, executor.info.slots_total);
@@ -103,5 +104,6 @@ fn ineligible(search: &Search<'_>, executor: &Executor<'_>, hurdle: Hurdle) -> S
             let name = name.unwrap_or("another model");
             format!("kept free for {name}, which is warm nowhere")
         }
+        Hurdle::Loading => "its model is not loaded, and is being loaded".to_owned(),
     }
 }

@@ -63,7 +63,9 @@ impl Known {
         let tokens_min = match (blocked.warm_until, blocked.lack) {
             // No executor came so far as to compare blocks.
             (None, None | Some(Lack::Model | Lack::Slot | Lack::ModelLimit)) => (0, 0),
-            (None, Some(Lack::Blocks)) => (request.prompt_tokens, request.output_tokens_max),
+            (None, Some(Lack::Blocks | Lack::Loading)) => {
+                (request.prompt_tokens, request.output_tokens_max)
+            }
             // Another may be in the way of a longer prompt there.
             (None, Some(Lack::Drain)) | (Some(_), _) => return None,
         };

@@ -15,6 +15,7 @@ mod cold;
 mod credit;
 mod explain;
 mod known;
+mod loading;
 mod rank;
 mod reason;
 mod roster;
@@ -216,6 +217,7 @@ fn held(case: &Case<'_>, blocked: Blocked) -> Verdict {
         _ if blocked.warm_until.is_some() => Reason::WarmHold,
         Some(Lack::ModelLimit) => Reason::ModelLimit,
         Some(Lack::Drain) => Reason::Drain,
+        Some(Lack::Loading) => Reason::Loading,
         Some(Lack::Slot) => Reason::NoSlot,
         Some(Lack::Blocks) => Reason::NoBlocks,
         Some(Lack::Model) => Reason::ModelsMax,

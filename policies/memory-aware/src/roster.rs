@@ -1,17 +1,20 @@
-//! Executors by rows that seldom change: their topology group, and their limit of models.
+//! Executors by rows that seldom change: their topology group, their limit of models, and whether they tell
+//! which models are loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_sdk::wire::types::{Change, Request};
+use pointsman_sdk::wire::types::{Change, LoadedModels, Request};
 use pointsman_sdk::{Executor, Mirror};
 
-/// Executors by group, and those with a limit of models.
+/// Executors by group, those with a limit of models, and those that tell which are loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     /// Executor ids by group.
     groups: BTreeMap<u32, BTreeSet<u32>>,
     /// Executors with a `models-max`.
     limited: BTreeSet<u32>,
+    /// Executors that tell which models they have loaded.
+    telling: BTreeSet<u32>,
 }
 
 /// Executors that a request may be looked for a place on.
@@ -34,6 +37,10 @@ impl Roster {
                 if info.models_max.is_some() {
                     self.limited.insert(info.id);
                 }
+                match info.loaded_models {
+                    LoadedModels::Told => drop(self.telling.insert(info.id)),
+                    LoadedModels::Untold => {}
+                }
             }
             Change::ExecutorGone(id) => self.leave(mirror, *id),
             Change::Name(_)
@@ -53,6 +60,7 @@ impl Roster {
 
     fn leave(&mut self, mirror: &Mirror, id: u32) {
         self.limited.remove(&id);
+        self.telling.remove(&id);
         let group = mirror.executor(id).map(|executor| executor.info.group);
         if let Some(group) = group
             && let Some(ids) = self.groups.get_mut(&group)
@@ -67,6 +75,11 @@ impl Roster {
     /// Returns whether any executor has a `models-max`.
     pub(crate) fn limits_models(&self) -> bool {
         !self.limited.is_empty()
+    }
+
+    /// Returns whether any executor tells which models it has loaded.
+    pub(crate) fn loads_models(&self) -> bool {
+        !self.telling.is_empty()
     }
 
     /// The executors of the group that the request may go to.

@@ -14,6 +14,7 @@ use pointsman_sdk::{BestFirst, Case, Executor, Obstacle, Pick, Place, Readiness,
 
 use crate::MemoryAware;
 use crate::cold::Drains;
+use crate::loading::Loading;
 use crate::rank::Rank;
 use crate::reason::Reason;
 use crate::roster::Scope;
@@ -33,7 +34,10 @@ pub(crate) struct Search<'a> {
     pub(crate) group: Option<u32>,
     /// The session, where it is hashed to an executor.
     pub(crate) session: Option<u64>,
-    /// The host lets it be held. Where not, no warm hold, drain or group keeps it from a place.
+    /// The loading of its model, which it may wait for.
+    pub(crate) loading: Loading,
+    /// The host lets it be held. Where not, no warm hold, drain or group keeps it from a place, nor a
+    /// model that is being loaded.
     pub(crate) may_wait: bool,
 }
 
@@ -43,6 +47,8 @@ pub(crate) enum Hurdle {
     Obstacle(Obstacle),
     /// The request could go there, but the executor is kept free for another model.
     Drained,
+    /// The request could go there, but its model would have to be loaded, and that is being done already.
+    Loading,
 }
 
 /// Executors for a request.
@@ -66,6 +72,9 @@ impl<'a> Search<'a> {
             Rendezvous::Groups => group.is_some(),
             Rendezvous::Always => true,
         };
+        let model = case.request.model;
+        let model = model.filter(|_| policy.roster.loads_models());
+        let loading = model.map_or(Loading::Nowhere, |model| Loading::of(case.fleet, model));
         Self {
             policy,
             settings,
@@ -73,6 +82,7 @@ impl<'a> Search<'a> {
             case,
             group,
             session: case.request.session.filter(|_| hashes),
+            loading,
             may_wait: case.hold_end().is_some(),
         }
     }
@@ -115,7 +125,7 @@ impl<'a> Search<'a> {
         let mut best_first = self.best_first();
         let first = best_first.next()?;
         let mut next = Some(first);
-        let lead = self.lead();
+        let lead = self.lead(&first);
         let mut executors = Vec::with_capacity(candidates);
         let leading = lead.places.iter().map(|place| place.executor.id());
         executors.extend(leading.take(candidates));
@@ -148,6 +158,9 @@ impl<'a> Search<'a> {
         if self.may_wait && self.drains.keeps_out(executor.id(), self.request().model) {
             return Err(Hurdle::Drained);
         }
+        if self.may_wait && self.loading == Loading::Underway && self.lacks(&executor) {
+            return Err(Hurdle::Loading);
+        }
         Ok(self.seated(executor, seat))
     }
 
@@ -159,6 +172,14 @@ impl<'a> Search<'a> {
             return None;
         }
         self.place_on(executor).ok()
+    }
+
+    /// Returns whether the request's model would have to be loaded on an executor.
+    #[inline]
+    pub(crate) fn lacks(&self, executor: &Executor<'_>) -> bool {
+        self.request()
+            .model
+            .is_some_and(|model| executor.lacks(model))
     }
 
     fn seated(&self, executor: Executor<'a>, seat: Seat) -> Place<'a> {
@@ -270,6 +291,7 @@ impl<'a> Choice<'a> {
             (Why::Session, _) => Reason::Session,
             (Why::Hash, _) => Reason::Hash,
             (Why::Overlap, _) => Reason::Overlap,
+            (Why::Loaded, _) => Reason::Loaded,
             (Why::Waiver, _) => Reason::Waiver,
             (Why::Rank, Balance::Memory) => Reason::LeastPressed,
             (Why::Rank, Balance::Slots) => Reason::LeastUsed,

@@ -1,6 +1,6 @@
 //! One executor as the mirror shows it.
 
-use crate::wire::types::{Device, ExecutorInfo, ExecutorLoad, Health, Residency};
+use crate::wire::types::{Device, ExecutorInfo, ExecutorLoad, Health, LoadedModels, Residency};
 
 /// An executor, once both its rows have come.
 #[derive(Clone, Copy, Debug)]
@@ -89,12 +89,34 @@ impl<'a> Executor<'a> {
         self.residency(model).is_some_and(|row| row.sequences > 0)
     }
 
-    /// Returns whether the model runs on the executor or is kept loaded there.
+    /// Returns whether the model runs on the executor, is kept loaded there, or is loaded by the word of
+    /// the server.
     #[must_use]
     #[inline]
     pub fn is_warm(&self, model: u32, now: u64) -> bool {
-        self.residency(model)
-            .is_some_and(|row| row.sequences > 0 || row.warm_until.is_some_and(|until| until > now))
+        self.residency(model).is_some_and(|row| {
+            let is_kept = row.warm_until.is_some_and(|until| until > now);
+            row.sequences > 0 || is_kept || row.loaded
+        })
+    }
+
+    /// Returns whether the model would have to be loaded before a request of it could start there,
+    /// by the word of the server.
+    #[must_use]
+    #[inline]
+    pub fn lacks(&self, model: u32) -> bool {
+        match self.info.loaded_models {
+            LoadedModels::Told => !self.residency(model).is_some_and(|row| row.loaded),
+            LoadedModels::Untold => false,
+        }
+    }
+
+    /// Returns whether the model is being loaded there: a request of it was placed there, and the
+    /// server does not tell yet that it is loaded.
+    #[must_use]
+    #[inline]
+    pub fn is_loading(&self, model: u32) -> bool {
+        self.lacks(model) && self.runs(model)
     }
 
     /// Requests placed on the executor: running, and placed but not started.

@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 use crate::policy::Policy;
 use crate::wire::lifecycle::{Bounds, Setting, SettingValues};
 use crate::wire::types::{
-    AskedRequest, Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, Model, Moment,
-    Request, RequestClass, Residency, Role, Sequence, SequenceState, Stage, Tenant,
+    AskedRequest, Cached, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Health, LoadedModels,
+    Model, Moment, Request, RequestClass, Residency, Role, Sequence, SequenceState, Stage, Tenant,
 };
 
 /// One second of the host's clock.
@@ -55,6 +55,7 @@ pub fn executor(id: u32) -> ExecutorInfo {
         queue_limit: 0,
         tokens_per_block: Some(16),
         preempts: true,
+        loaded_models: LoadedModels::Untold,
     }
 }
 
@@ -126,6 +127,7 @@ pub fn residency(executor: u32, model: u32) -> Residency {
         warm_until: None,
         started: 0,
         first_token: Some(0),
+        loaded: false,
     }
 }
 

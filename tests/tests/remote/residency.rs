@@ -1,15 +1,20 @@
 //! Models that servers load and unload on order.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_server::config::BackendConfig;
+use pointsman_driver::message::Load;
+use pointsman_policy_cli::Verdict;
+use pointsman_server::config::{BackendConfig, JournalPlace};
 use pointsman_tests::backend::{Conduct, MockBackend, Seen};
 use pointsman_tests::client::{Client, chat, streamed_chat};
+use pointsman_tests::journal::{replay_args, replay_said};
+use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::{backend, executors_until, named, over, serving};
+use super::{backend, executors_until, named, over, serving, serving_with};
 
 const CHAT: &str = "/v1/chat/completions";
 const DONE: &str = r#"{"success": true}"#;
@@ -258,5 +263,117 @@ async fn a_server_that_does_not_tell_what_is_loaded_gets_no_orders() -> Result<(
     mock.heard("/health", rounds + 3).await?;
     ensure!(mock.seen("/is_sleeping").len() == 1);
     ensure!(mock.seen("/wake_up").is_empty() && mock.seen("/sleep").is_empty());
+    over(serving).await
+}
+
+/// A server in front of two routers, of which the first is chosen first.
+async fn before_two(
+    one: &MockBackend,
+    two: &MockBackend,
+    journal: Option<&Path>,
+) -> Result<Serving> {
+    let backends = [backend("one", one)?, backend("two", two)?];
+    serving_with(backends, |config| {
+        if let Some(folder) = journal {
+            config.journal.place = JournalPlace::Folder(folder.to_owned());
+        }
+    })
+    .await
+}
+
+/// The models that are loaded on an executor, by the word of its server.
+fn loaded(list: &[Value], name: &str) -> Vec<String> {
+    let present = named(list, name)["models_present"].as_array();
+    let present = present.into_iter().flatten();
+    let loaded = present.filter(|it| it["loaded"] == true);
+    let names = loaded.filter_map(|it| it["model"].as_str());
+    names.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_model_that_a_server_has_loaded_by_itself_is_used_there_and_replayed() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let unloaded = [("a", "unloaded"), ("b", "unloaded")];
+    let (one, two) = (router(&unloaded).await?, router(&unloaded).await?);
+    let serving = before_two(&one, &two, Some(folder.path())).await?;
+    let client = serving.client;
+    // Somebody else has it loaded there.
+    router_has(&two, &[("a", "loaded"), ("b", "unloaded")]);
+    executors_until(client, |list| loaded(list, "two") == ["a"]).await?;
+    for _ in 0..2 {
+        ensure!(asks(client, "a").await?? == 200);
+    }
+    ensure!(two.seen(CHAT).len() == 2 && one.seen(CHAT).is_empty());
+    // It is moved.
+    router_has(&one, &[("a", "loaded"), ("b", "unloaded")]);
+    router_has(&two, &unloaded);
+    let is_moved = |list: &[Value]| loaded(list, "one") == ["a"] && loaded(list, "two").is_empty();
+    executors_until(client, is_moved).await?;
+    ensure!(asks(client, "a").await?? == 200);
+    ensure!(two.seen(CHAT).len() == 2 && one.seen(CHAT).len() == 1);
+    for mock in [&one, &two] {
+        ensure!(mock.seen("/models/load").is_empty(), "no order was given");
+    }
+    over(serving).await?;
+    let args = replay_args(folder.path());
+    let (said, verdict) = spawn_blocking(move || replay_said(&args)).await??;
+    ensure!(verdict == Verdict::Good, "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn requests_wait_for_a_model_that_is_being_loaded_and_hold_no_slots() -> Result<()> {
+    let unloaded = [("a", "loaded"), ("b", "unloaded")];
+    let (one, two) = (router(&unloaded).await?, router(&unloaded).await?);
+    for mock in [&one, &two] {
+        model_has(mock, "a", 4, 0);
+        model_has(mock, "b", 4, 0);
+    }
+    let serving = before_two(&one, &two, None).await?;
+    let client = serving.client;
+    let slots = |list: &[Value]| named(list, "one")["slots_total"] == 5;
+    executors_until(client, slots).await?;
+    let waiting = [(); 4].map(|()| asks(client, "b"));
+    let waits = |load: &Load| (load.queued, load.slots_used) == (3, 1);
+    serving.load_until(waits).await?;
+    one.heard("/models/load", 1).await?;
+    // The operator sees why.
+    let shown = client.get("/monitor/data").await?.json()?;
+    let why = &shown["queue"][0]["why"];
+    let told = "held by memory-aware: its model is being loaded where there is room";
+    ensure!(why["kind"] == "held" && why["text"] == told, "{why}");
+    // Others are served meanwhile.
+    for _ in 0..3 {
+        ensure!(asks(client, "a").await?? == 200);
+    }
+    router_has(&one, &[("a", "loaded"), ("b", "loading")]);
+    serving.load_until(waits).await?;
+    router_has(&one, &[("a", "loaded"), ("b", "loaded")]);
+    for answered in waiting {
+        ensure!(answered.await?? == 200);
+    }
+    ensure!(one.seen("/models/load").len() == 1, "one order for all");
+    ensure!(two.seen("/models/load").is_empty(), "it is loaded once");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn what_waits_for_a_model_that_cannot_be_loaded_goes_elsewhere() -> Result<()> {
+    let (cannot, can) = (
+        router(&[("a", "unloaded")]).await?,
+        router(&[("a", "unloaded")]).await?,
+    );
+    let serving = before_two(&cannot, &can, None).await?;
+    let client = serving.client;
+    let waiting = [(); 3].map(|()| asks(client, "a"));
+    cannot.heard("/models/load", 1).await?;
+    serving.load_until(|load| load.queued == 2).await?;
+    router_has(&cannot, &[("a", "failed")]);
+    can.heard("/models/load", 1).await?;
+    router_has(&can, &[("a", "loaded")]);
+    for answered in waiting {
+        ensure!(answered.await?? == 200);
+    }
+    ensure!(cannot.seen(CHAT).is_empty() && can.seen(CHAT).len() == 3);
     over(serving).await
 }

@@ -59,13 +59,10 @@ impl Machine {
         self.ledger.find_device(device)?.spec.tokens_per_step
     }
 
-    /// The models that are on an executor, with sequences or kept loaded.
+    /// The models that are on an executor: with sequences, kept loaded, or loaded by a server's word.
     pub fn residencies(&self, executor: ExecutorId) -> impl Iterator<Item = rows::Residency> {
         let executor = self.ledger.find(executor).into_iter();
-        executor.flat_map(|executor| {
-            let models = executor.models.keys();
-            models.filter_map(|model| executor.residency(*model))
-        })
+        executor.flat_map(|executor| executor.residencies())
     }
 
     /// The models that were ever named, in the order of their ids.

@@ -286,6 +286,10 @@ fn inputs() -> Vec<Input> {
         Input::PrefixesReported(Tier::Shared, PrefixEvent::Stored(kind, vec![BlockHash(7)])),
         Input::ExecutorAttached(executor),
         Input::ExecutorUpdated(ExecutorId(1), ExecutorUpdate::Health(Health::Draining)),
+        Input::ExecutorUpdated(
+            ExecutorId(1),
+            ExecutorUpdate::Loaded(Some(vec![ModelId(2), ModelId(300)])),
+        ),
         Input::ExecutorLost {
             executor: ExecutorId(1),
             incarnation: Incarnation(2),

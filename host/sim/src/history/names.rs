@@ -128,6 +128,7 @@ impl Names {
             ExecutorUpdate::ModelsMax(max) => spec.models_max = *max,
             ExecutorUpdate::Health(_)
             | ExecutorUpdate::Replaced
+            | ExecutorUpdate::Loaded(_)
             | ExecutorUpdate::Detach
             | ExecutorUpdate::Availability(_) => {}
         }

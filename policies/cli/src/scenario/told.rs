@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use pointsman_core::rows::{
-    Change, Device, Health, NameKind, Request, RequestClass, Sequence, SequenceState, Stage,
+    Change, Device, Health, LoadedModels, NameKind, Request, RequestClass, Sequence, SequenceState,
+    Stage,
 };
 use pointsman_core::{
     DeviceId, ExecutorId, KvSpec, Machine, Micros, RowKind, RowKinds, SessionKey,
@@ -217,6 +218,12 @@ impl<'a> Scribe<'a> {
                     .map(|model| self.name(NameKind::Model, model.0)),
             )
         });
+        let loaded = self.machine.residencies(id).filter(|row| row.loaded);
+        let loaded = loaded.map(|row| self.name(NameKind::Model, row.model.0));
+        let loaded = match info.loaded_models {
+            LoadedModels::Told => Some(listed(loaded)),
+            LoadedModels::Untold => None,
+        };
         let health = match load.health {
             Health::Up | Health::Draining => None,
             Health::Degraded | Health::Down => Some(quoted(load.health.as_str())),
@@ -238,6 +245,7 @@ impl<'a> Scribe<'a> {
                 "model-unload-delay",
                 (spec.model_unload_delay > Micros(0)).then(|| timed(spec.model_unload_delay)),
             ),
+            ("loaded", loaded),
             ("health", health),
         ];
         for (key, value) in keys {

@@ -1,5 +1,6 @@
 //! Places ahead of the order: on the executor of the session, on the one that the session is hashed
-//! to, and on those that hold enough of the prompt to be cheaper than the first of all others.
+//! to, on those that hold enough of the prompt to be cheaper than the first of all others, and on the first where
+//! its model need not be loaded.
 
 use std::cmp::Reverse;
 
@@ -29,6 +30,8 @@ pub(crate) enum Why {
     Hash,
     /// It holds much of the prompt.
     Overlap,
+    /// Its model is loaded there, and would have to be loaded on the first in order.
+    Loaded,
     /// A warm hold is waived there.
     Waiver,
 }
@@ -55,8 +58,8 @@ impl<'a> Lead<'a> {
 // === impl Search ===
 
 impl<'a> Search<'a> {
-    /// The places that go before the order, by the first scorer that has any.
-    pub(super) fn lead(&self) -> Lead<'a> {
+    /// The places that go before the order, of which `first` is the first, by the first scorer that has any.
+    pub(super) fn lead(&self, first: &Place<'a>) -> Lead<'a> {
         let one = |why| {
             move |place| Lead {
                 why,
@@ -65,7 +68,9 @@ impl<'a> Search<'a> {
         };
         let by_session = self.by_session().map(one(Why::Session));
         let lead = by_session.or_else(|| self.by_hash().map(one(Why::Hash)));
-        lead.or_else(|| self.by_overlap()).unwrap_or_default()
+        let lead = lead.or_else(|| self.by_overlap());
+        let by_loaded = || self.by_loaded(first).map(one(Why::Loaded));
+        lead.or_else(by_loaded).unwrap_or_default()
     }
 
     /// The executor that served the session last, unless another has a better place: the request
@@ -74,6 +79,10 @@ impl<'a> Search<'a> {
         let counts = self.settings.session_preference;
         let preferred = self.request().preferred.filter(|_| counts)?;
         let place = self.place(preferred)?;
+        // With the model, what was cached of it has gone.
+        if self.lacks(&place.executor) {
+            return None;
+        }
         let readiness = place.readiness();
         (readiness.is_best() || !self.has_better(readiness)).then_some(place)
     }
@@ -106,6 +115,7 @@ impl<'a> Search<'a> {
         let mut holders: Vec<(Price, Place<'_>)> = listed
             .filter_map(|held| {
                 let place = self.place(held.executor)?;
+                let place = (!self.lacks(&place.executor)).then_some(place)?;
                 let credit = |held| Credit::new(settings, self.case, &place.executor, held);
                 let saves = credit(Some(held)) > credit(None);
                 saves.then(|| (self.price(&place), place))
@@ -131,6 +141,16 @@ impl<'a> Search<'a> {
             why: Why::Overlap,
             places: holders.into_iter().map(|holder| holder.1).collect(),
         })
+    }
+
+    /// The best place where the model need not be loaded, unless `first` in order is such a place or has the better
+    /// readiness.
+    fn by_loaded(&self, first: &Place<'a>) -> Option<Place<'a>> {
+        if !self.lacks(&first.executor) {
+            return None;
+        }
+        let place = self.best_first().find(|it| !self.lacks(&it.executor))?;
+        (place.readiness() <= first.readiness()).then_some(place)
     }
 
     fn price(&self, place: &Place<'_>) -> Price {

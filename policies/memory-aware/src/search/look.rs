@@ -31,6 +31,8 @@ pub(crate) enum Lack {
     Blocks,
     /// The executor is kept free for a model that is warm nowhere.
     Drain,
+    /// The request's model is being loaded, there or elsewhere.
+    Loading,
     ModelLimit,
 }
 
@@ -45,6 +47,7 @@ impl<'a> Search<'a> {
             match self.place_on(executor) {
                 Ok(_) => {}
                 Err(Hurdle::Drained) => blocked.lacks(Lack::Drain),
+                Err(Hurdle::Loading) => blocked.lacks(Lack::Loading),
                 Err(Hurdle::Obstacle(obstacle)) => {
                     blocked.note(obstacle);
                     let is_held = matches!(obstacle, Obstacle::WarmHold { .. });

@@ -175,6 +175,9 @@ impl ScenarioRun {
         self.executors.insert(name.clone(), id);
         self.tokens_per_block
             .extend(tokens_per_block.filter(|_| owned));
+        if let Some(names) = &executor.loaded {
+            self.set_loaded(id, names);
+        }
         if executor.health != HealthName::Up {
             self.set_health(id, executor.health.into());
         }
@@ -489,6 +492,11 @@ impl ScenarioRun {
         self.world.update(executor, ExecutorUpdate::Health(health));
     }
 
+    fn set_loaded(&mut self, executor: ExecutorId, names: &[Name]) {
+        let loaded = Some(self.model_ids(names));
+        self.world.update(executor, ExecutorUpdate::Loaded(loaded));
+    }
+
     fn update(&mut self, update: &UpdateTable) -> Result<(), String> {
         let id = self.executor(&update.executor);
         if let Some(weight) = update.share_weight {
@@ -497,6 +505,9 @@ impl ScenarioRun {
         if let Some(names) = &update.serves {
             let serves = self.model_ids(names);
             self.world.update(id, ExecutorUpdate::Serves(Some(serves)));
+        }
+        if let Some(names) = &update.loaded {
+            self.set_loaded(id, names);
         }
         let Some(slots) = update.slots else {
             return Ok(());

@@ -92,6 +92,8 @@ pub(crate) struct ExecutorTable {
     pub(crate) preempts: bool,
     #[serde(default)]
     pub(crate) model_unload_delay: Time,
+    /// Models that its server tells to be loaded; absent: it does not tell.
+    pub(crate) loaded: Option<Vec<Name>>,
     #[serde(default)]
     pub(crate) health: HealthName,
     #[serde(default)]

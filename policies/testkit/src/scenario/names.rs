@@ -131,6 +131,7 @@ impl Known<'_> {
             Some(device) => self.need(Thing::Device, device)?,
             None => self.add(Thing::Device, &executor.name)?,
         }
+        self.need_all(Thing::Model, executor.loaded.iter().flatten())?;
         self.need_all(Thing::Model, executor.serves.iter().flatten())
     }
 
@@ -168,6 +169,7 @@ impl Known<'_> {
             | Action::Detach(executors) => self.need_all(Thing::Executor, executors),
             Action::Update(updates) => updates.iter().try_for_each(|update| {
                 self.need(Thing::Executor, &update.executor)?;
+                self.need_all(Thing::Model, update.loaded.iter().flatten())?;
                 self.need_all(Thing::Model, update.serves.iter().flatten())
             }),
             Action::SetTenant(tenants) => {

@@ -143,6 +143,7 @@ pub(crate) struct UpdateTable {
     pub(crate) share_weight: Option<u32>,
     pub(crate) slots: Option<u32>,
     pub(crate) serves: Option<Vec<Name>>,
+    pub(crate) loaded: Option<Vec<Name>>,
 }
 
 /// The action `report`: a device reports its KV counts.

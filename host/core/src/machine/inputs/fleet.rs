@@ -75,6 +75,7 @@ impl Machine {
                 self.refill(freed);
             }
             ExecutorUpdate::Replaced => self.replace_server(id),
+            ExecutorUpdate::Loaded(models) => ledger.set_loaded(id, models, out),
         }
         self.out.fleet_changed();
         Ok(())
@@ -121,6 +122,7 @@ impl Machine {
     fn replace_server(&mut self, id: ExecutorId) {
         self.ledger.forget_assumed(id);
         self.ledger.forgive(id, &mut self.out);
+        self.ledger.set_loaded(id, None, &mut self.out);
         self.set_availability(id, Availability::Busy);
     }
 

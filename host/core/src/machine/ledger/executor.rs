@@ -6,10 +6,12 @@
 //! ran; then nothing is placed until enough have ended. Neither are there more models or queued requests
 //! than the terms allow, but for those that were there when the terms were changed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pointsman_events::changes::Stamp;
-use pointsman_events::rows::{ExecutorInfo, ExecutorLoad, Health, RequestClass, Residency};
+use pointsman_events::rows::{
+    ExecutorInfo, ExecutorLoad, Health, LoadedModels, RequestClass, Residency,
+};
 use pointsman_events::{
     Arrangement, Availability, ExecutorId, ExecutorSpec, Incarnation, Micros, ModelId, RequestId,
 };
@@ -160,6 +162,9 @@ pub(crate) struct Executor {
     pub(crate) models: BTreeMap<ModelId, Tenure>,
     /// Models with sequences, of the ones in `models`.
     pub(crate) models_active: u32,
+    /// The models that a server elsewhere tells to be loaded, each with the time since which it does; absent: it
+    /// does not tell.
+    pub(super) loaded: Option<BTreeMap<ModelId, Micros>>,
     pub(crate) prefill_tokens_pending: u64,
     /// Tokens of the prompts placed there and of what was generated for them there.
     pub(crate) tokens_placed: u64,
@@ -194,6 +199,7 @@ impl Executor {
             queue: DeviceQueue::default(),
             models: BTreeMap::new(),
             models_active: 0,
+            loaded: None,
             prefill_tokens_pending: 0,
             tokens_placed: 0,
             placed_total: 0,
@@ -337,6 +343,10 @@ impl Executor {
             queue_limit: spec.queue_limit,
             tokens_per_block: spec.tokens_per_block,
             preempts: spec.preempts,
+            loaded_models: match self.loaded {
+                None => LoadedModels::Untold,
+                Some(_) => LoadedModels::Told,
+            },
         }
     }
 
@@ -367,7 +377,9 @@ impl Executor {
     }
 
     pub(crate) fn residency(&self, model: ModelId) -> Option<Residency> {
-        let presence = self.models.get(&model)?;
+        let loaded = self.loaded.as_ref().and_then(|told| told.get(&model));
+        let told = || loaded.map(|since| Tenure::new(*since));
+        let presence = self.models.get(&model).cloned().or_else(told)?;
         Some(Residency {
             executor: self.id,
             model,
@@ -375,7 +387,15 @@ impl Executor {
             warm_until: presence.warm_until,
             started: presence.started,
             first_token: presence.first_token,
+            loaded: loaded.is_some(),
         })
+    }
+
+    /// The models that are there, in the order of their ids.
+    pub(crate) fn residencies(&self) -> impl Iterator<Item = Residency> {
+        let told = self.loaded.iter().flat_map(BTreeMap::keys);
+        let models: BTreeSet<ModelId> = self.models.keys().chain(told).copied().collect();
+        models.into_iter().filter_map(|model| self.residency(model))
     }
 }
 

@@ -91,7 +91,7 @@ impl Ledger {
         id
     }
 
-    fn touch_info(&mut self, id: ExecutorId, out: &mut Outbox) {
+    pub(super) fn touch_info(&mut self, id: ExecutorId, out: &mut Outbox) {
         let executor = self.executor_mut(id);
         out.mark(RowKey::Executor(id), &mut executor.info_stamp);
     }

@@ -1,6 +1,7 @@
 //! Models and tenants: their limits, the requests of each that run and wait, and the models' places
 //! on executors.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use pointsman_events::changes::{RowKey, Stamp};
@@ -307,6 +308,34 @@ impl Ledger {
         }
     }
 
+    /// Notes the models that a server elsewhere has loaded; absent: it does not tell.
+    pub(crate) fn set_loaded(
+        &mut self,
+        executor: ExecutorId,
+        loaded: Option<Vec<ModelId>>,
+        out: &mut Outbox,
+    ) {
+        let now = out.now();
+        let record = self.executor_mut(executor);
+        let before = record.loaded.take();
+        let since = |model: &ModelId| before.as_ref().and_then(|told| told.get(model)).copied();
+        let told = loaded.map(|models| {
+            let models = models.into_iter();
+            let told = models.map(|model| (model, since(&model).unwrap_or(now)));
+            told.collect::<BTreeMap<_, _>>()
+        });
+        record.loaded.clone_from(&told);
+        if told.is_some() != before.is_some() {
+            self.touch_info(executor, out);
+        }
+        let (before, told) = (before.unwrap_or_default(), told.unwrap_or_default());
+        let news = before.keys().filter(|model| !told.contains_key(model));
+        let news = news.chain(told.keys().filter(|model| !before.contains_key(model)));
+        for model in news {
+            self.touch_presence(executor, *model, out);
+        }
+    }
+
     /// Sets an executor's timer to the time at which the first of its models cools or its rest ends.
     pub(super) fn arm(&self, executor: ExecutorId, out: &mut Outbox) {
         let record = &self[executor];
@@ -319,7 +348,7 @@ impl Ledger {
     fn touch_presence(&mut self, executor: ExecutorId, model: ModelId, out: &mut Outbox) {
         let record = self.executor_mut(executor);
         let key = RowKey::Residency(Presence { executor, model });
-        if record.models.contains_key(&model) {
+        if record.residency(model).is_some() {
             let stamp = record.models_stamps.entry(model).or_default();
             out.mark(key, stamp);
         } else {

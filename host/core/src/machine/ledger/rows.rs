@@ -68,9 +68,7 @@ impl Ledger {
                 out.push(Change::Load(self.load(executor)));
             }
             if residencies {
-                let models = executor.models.keys();
-                let rows = models.filter_map(|model| executor.residency(*model));
-                out.extend(rows.map(Change::Residency));
+                out.extend(executor.residencies().map(Change::Residency));
             }
         }
     }
