@@ -52,6 +52,18 @@ def golden_answers(client, golden):
         assert streamed(client, case["message"]) == (text, usage), case["message"]
 
 
+def embeddings(client):
+    texts = ["Hello!", "What comes after four?"]
+    # The client asks for base64 unless it is told what to ask for.
+    asked = client.embeddings.create(model="demo", input=texts)
+    plain = client.embeddings.create(model="demo", input=texts, encoding_format="float")
+    assert [one.index for one in asked.data] == [0, 1], asked
+    for one, other in zip(asked.data, plain.data):
+        assert one.embedding == other.embedding, "the same numbers in both encodings"
+        assert abs(sum(number**2 for number in one.embedding) - 1) < 1e-5
+    assert asked.usage == plain.usage and asked.usage.total_tokens == 7, asked.usage
+
+
 def hints_and_headers(client):
     raw = client.chat.completions.with_raw_response.create(
         model="demo",
@@ -177,6 +189,7 @@ def main(base_url, golden_path):
     client = openai.OpenAI(base_url=base_url, api_key="any", max_retries=0, timeout=60)
     with open(golden_path, encoding="utf-8") as file:
         golden_answers(client, json.load(file))
+    embeddings(client)
     hints_and_headers(client)
     completions(client)
     probabilities(client)

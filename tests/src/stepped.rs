@@ -54,6 +54,14 @@ impl Backend for Stepped {
         self.backend.forward(chunks, logits)
     }
 
+    fn hidden_size(&self) -> usize {
+        self.backend.hidden_size()
+    }
+
+    fn hidden(&mut self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
+        self.backend.hidden(hidden)
+    }
+
     fn swap(
         &mut self,
         direction: SwapDirection,

@@ -47,6 +47,18 @@ async fn a_model_is_served_by_a_cuda_device_beside_the_processors() -> Result<()
     let body = on("cuda", streamed_chat("What comes after four?"));
     let streamed = client.stream(&body).await?.finish().await?;
     ensure!(streamed.text == text && streamed.done, "{streamed:?}");
+    let embedded = async |kind: &str| {
+        let body = on(
+            kind,
+            json!({"model": "demo", "input": "What comes after four?"}),
+        );
+        let answer = client.post("/v1/embeddings", &body).await?;
+        let numbers = answer.json()?["data"][0]["embedding"].take();
+        Ok::<Vec<f64>, anyhow::Error>(serde_json::from_value(numbers)?)
+    };
+    let (here, there) = (embedded("cpu").await?, embedded("cuda").await?);
+    let cosine: f64 = here.iter().zip(&there).map(|(a, b)| a * b).sum();
+    ensure!(cosine > 0.999 && here != there, "{cosine}");
     let executors = client.get("/admin/executors").await?.json()?;
     let gpu = &executors["executors"][1];
     ensure!(gpu["kind"] == "cuda" && gpu["device"] == "gpu0", "{gpu}");

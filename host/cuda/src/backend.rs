@@ -54,6 +54,8 @@ pub struct CudaBackend {
     chooser: Chooser,
     attention: Attention,
     activations: Activations<Rows>,
+    /// Number of hidden states that the last step was asked for.
+    hidden: usize,
     graphs: Graphs,
     swaps: ManuallyDrop<Swaps>,
 }
@@ -117,6 +119,7 @@ impl CudaBackend {
             chooser: Chooser::default(),
             attention: Attention::default(),
             activations: Activations::default(),
+            hidden: 0,
             graphs: Graphs::default(),
             swaps: ManuallyDrop::new(swaps),
         })
@@ -130,6 +133,7 @@ impl CudaBackend {
         context.bind_to_thread().map_err(failed)?;
         let at = InputAt::copy(&mut self.input, &self.stream, &input)?;
         self.chooser.expect(input.copied()..at.wanted);
+        self.hidden = at.hidden;
         if at.rows == 0 {
             return Ok(());
         }
@@ -218,6 +222,23 @@ impl CudaBackend {
         Ok(chosen)
     }
 
+    fn fetch_hidden(&self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
+        self.life.context.bind_to_thread().map_err(failed)?;
+        // A row has an even number of numbers, and two of them have 32 bits.
+        let mut pairs = vec![0_u32; self.hidden * self.hidden_size() / 2];
+        self.activations
+            .hidden_states
+            .read(&self.stream, &mut pairs)?;
+        self.stream.synchronize().map_err(failed)?;
+        let halves = pairs.iter().flat_map(|pair| {
+            let [a, b, c, d] = pair.to_le_bytes();
+            [[a, b], [c, d]].map(|bits| bf16::from_le_bytes(bits).to_f32())
+        });
+        hidden.clear();
+        hidden.extend(halves);
+        self.life.context.check_err().map_err(failed)
+    }
+
     /// Copies logits, and waits for the step then; without any, whoever comes next waits.
     fn fetch(&self, logits: &mut [f32]) -> Result<(), DeviceError> {
         self.activations.logits.read(&self.stream, logits)?;
@@ -290,6 +311,18 @@ impl Backend for CudaBackend {
 
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
         let done = self.run(chunks, logits);
+        if done.is_err() {
+            self.life.lose();
+        }
+        done
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.host.config().hidden_size
+    }
+
+    fn hidden(&mut self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
+        let done = self.fetch_hidden(hidden);
         if done.is_err() {
             self.life.lose();
         }

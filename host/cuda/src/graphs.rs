@@ -33,6 +33,8 @@ pub(crate) struct StepShape {
     pub(crate) rows: usize,
     /// Number of rows whose logits are wanted.
     pub(crate) wanted: usize,
+    /// Number of rows whose hidden states are wanted.
+    pub(crate) hidden: usize,
     /// Number of tiles of attention.
     pub(crate) tiles: usize,
     /// Number of pieces of attention for which there is room.

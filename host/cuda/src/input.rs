@@ -24,10 +24,13 @@ pub(crate) struct InputBatch {
     pub(crate) positions: Vec<i32>,
     /// The place in `tables` at which the block table of each row's sequence begins.
     starts: Vec<i32>,
-    /// Indexes of the rows whose logits are wanted: first of those that are copied, then of those that stay.
+    /// Indexes of the rows whose logits are wanted, first of those that are copied, then of those that stay; and of
+    /// those whose hidden states are wanted.
     last: Vec<i32>,
-    /// Number of the former.
+    /// Number of rows of logits that are copied.
     copied: usize,
+    /// Number of hidden states.
+    hidden: usize,
     tables: Vec<i32>,
     /// The tiles of chunks that are one tile.
     few: Tiles,
@@ -75,6 +78,8 @@ pub(crate) struct InputAt {
     pub(crate) rows: usize,
     /// Number of rows whose logits are wanted.
     pub(crate) wanted: usize,
+    /// Number of rows whose hidden states are wanted, listed after the others.
+    pub(crate) hidden: usize,
 }
 
 impl InputBatch {
@@ -84,7 +89,7 @@ impl InputBatch {
     /// If a chunk breaks its contract.
     pub(crate) fn new(chunks: &[Chunk<'_>], config: &LlamaConfig, shape: KvShape) -> Self {
         let mut input = Self::default();
-        let mut kept = Vec::new();
+        let (mut kept, mut hidden) = (Vec::new(), Vec::new());
         for chunk in chunks {
             chunk.check(config, shape);
             let start = as_i32(input.tables.len());
@@ -99,6 +104,7 @@ impl InputBatch {
                 Logits::None => {}
                 Logits::Last => input.last.push(as_i32(input.tokens.len() - 1)),
                 Logits::Kept => kept.push(as_i32(input.tokens.len() - 1)),
+                Logits::Hidden => hidden.push(as_i32(input.tokens.len() - 1)),
             }
             let (tokens, count) = (HeadParts::of(config).tokens(), chunk.tokens.len());
             let first = input.tokens.len() - count;
@@ -109,7 +115,9 @@ impl InputBatch {
         }
         input.pieces = input.few_pieces();
         input.copied = input.last.len();
+        input.hidden = hidden.len();
         input.last.append(&mut kept);
+        input.last.append(&mut hidden);
         input
     }
 
@@ -283,7 +291,8 @@ impl InputAt {
             few: few.at(few_tiles, few_rows),
             many: many.at(many_tiles, many_rows),
             rows: input.tokens.len(),
-            wanted: input.last.len(),
+            wanted: input.last.len() - input.hidden,
+            hidden: input.hidden,
         })
     }
 }

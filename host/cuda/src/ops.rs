@@ -231,16 +231,19 @@ impl Ops for CudaOps<'_> {
     }
 
     fn last_rows(&mut self, x: &Rows, out: &mut Rows) {
-        self.attempt(|ops| {
-            let (rows, size) = (ops.at.wanted, ops.config.hidden_size);
-            let args = [
-                Arg::Address(out.provide(ops.stream, rows, size * BF16)?),
-                ops.rows(x),
-                Arg::Address(ops.at.last),
-                int(size),
-            ];
-            ops.launch(Kernel::LastRows, rows, &args)
-        });
+        let InputAt { last, wanted, .. } = self.at;
+        self.take_rows(x, (last, wanted), out);
+    }
+
+    fn hidden_rows(&mut self, x: &Rows, out: &mut Rows) {
+        let InputAt {
+            last,
+            wanted,
+            hidden,
+            ..
+        } = self.at;
+        let after = last + (wanted * size_of::<i32>()) as u64;
+        self.take_rows(x, (after, hidden), out);
     }
 }
 
@@ -250,6 +253,20 @@ impl CudaOps<'_> {
         if self.failed.is_none() {
             self.failed = does(self).err();
         }
+    }
+
+    /// Takes as many rows as are listed at an address.
+    fn take_rows(&mut self, x: &Rows, (list, rows): (u64, usize), out: &mut Rows) {
+        self.attempt(|ops| {
+            let size = ops.config.hidden_size;
+            let args = [
+                Arg::Address(out.provide(ops.stream, rows, size * BF16)?),
+                ops.rows(x),
+                Arg::Address(list),
+                int(size),
+            ];
+            ops.launch(Kernel::LastRows, rows, &args)
+        });
     }
 
     fn rows(&self, rows: &Rows) -> Arg {
@@ -461,6 +478,7 @@ pub(crate) fn shape(config: &LlamaConfig, input: &InputBatch, at: &InputAt) -> O
     is_one.then_some(StepShape {
         rows: at.rows,
         wanted: at.wanted,
+        hidden: at.hidden,
         tiles: at.few.count,
         pieces,
     })

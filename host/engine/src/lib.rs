@@ -12,6 +12,7 @@
 #![deny(missing_docs)]
 
 pub mod cpu;
+pub mod embedding;
 pub mod model;
 pub mod sample;
 pub mod step_loop;

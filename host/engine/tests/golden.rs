@@ -8,6 +8,7 @@
 use std::fs;
 
 use pointsman_engine::cpu::{CpuBackend, Processors};
+use pointsman_engine::embedding::direction;
 use pointsman_engine::model::backend::KvShape;
 use pointsman_engine::model::backend::{Backend, Chunk, Logits};
 use pointsman_engine::test_util::models;
@@ -47,6 +48,49 @@ struct Case {
     name: String,
     config: Value,
     logits: Vec<Vec<f32>>,
+}
+
+/// An embedding of `embeddings/golden.json`.
+#[derive(Deserialize)]
+struct Embedded {
+    tokens: Vec<u32>,
+    embedding: Vec<f32>,
+}
+
+#[test]
+fn embeddings_are_those_of_numpy_however_the_prompt_was_cut() {
+    let cases: Vec<Embedded> =
+        serde_json::from_str(include_str!("embeddings/golden.json")).unwrap();
+    let mut backend = backend();
+    let blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
+    for case in cases {
+        let mut rows = [1, case.tokens.len() - 1].map(|first| {
+            let (before, after) = case.tokens.split_at(first);
+            let chunk = |tokens, start, logits| Chunk {
+                tokens,
+                start,
+                blocks: &blocks,
+                logits,
+            };
+            let (mut logits, mut hidden) = (Vec::new(), Vec::new());
+            let first = u32::try_from(first).unwrap();
+            backend
+                .forward(&[chunk(before, 0, Logits::None)], &mut logits)
+                .unwrap();
+            backend
+                .forward(&[chunk(after, first, Logits::Hidden)], &mut logits)
+                .unwrap();
+            backend.hidden(&mut hidden).unwrap();
+            assert!(logits.is_empty());
+            direction(&hidden).unwrap()
+        });
+        let differences = rows[0]
+            .iter()
+            .zip(&case.embedding)
+            .map(|(a, b)| (a - b).abs());
+        assert!(differences.fold(0.0, f32::max) < 1e-5);
+        assert_eq!(std::mem::take(&mut rows[0]), rows[1]);
+    }
 }
 
 fn families() -> Families {

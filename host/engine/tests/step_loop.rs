@@ -417,7 +417,9 @@ fn read(deliveries: &mut Deliveries) -> String {
     let read = std::iter::from_fn(|| deliveries.try_next());
     read.map(|delivery| match delivery {
         Delivery::Text(piece) => piece.text,
-        Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => String::new(),
+        Delivery::Embedding(_) | Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => {
+            String::new()
+        }
     })
     .collect()
 }

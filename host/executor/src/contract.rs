@@ -16,7 +16,9 @@
 //!    that lacks a block sits out.
 //! 4. The tokens of a step are at most the budget, and a sequence is at most once in a step. Prompts
 //!    are computed in the order of the last [`Command::Arrange`], but no sequence goes without.
-//! 5. Commands about an unknown sequence, or one of another incarnation, change nothing.
+//! 5. A sequence whose job [is to be embedded](crate::job::Job::is_to_embed) is finished once its prompt is computed and
+//!    the embedding is handed in. It generates nothing.
+//! 6. Commands about an unknown sequence, or one of another incarnation, change nothing.
 
 use pointsman_events::{
     Arrangement, Availability, BlockId, ExecutorId, HostBlockId, Incarnation, KvReport,

@@ -29,11 +29,17 @@ pub enum Delivery {
     Placed(Arc<Placement>),
     /// More of the answer.
     Text(Piece),
+    /// The embedding of the prompt, in the place of text.
+    Embedding(Embedding),
     /// The response of another server, in the place of text.
     Relayed(RelayedResponse),
     /// The answer has ended; nothing follows.
     End(End),
 }
+
+/// A prompt as a direction in the space of a model's hidden states: numbers whose squares sum up to 1.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embedding(pub Vec<f32>);
 
 /// A piece of an answer: whole characters, possibly none.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -111,11 +117,11 @@ pub enum StopReason {
     Length,
 }
 
-/// Makes the channel of one request that generates at most `output_tokens_max` tokens.
+/// Makes the channel of one request that generates at most `output_tokens_max` tokens, or is to be embedded.
 #[must_use]
 pub fn channel(output_tokens_max: u32) -> (TextSink, Closing, Deliveries) {
     let text_room = usize::try_from(output_tokens_max).unwrap_or(usize::MAX);
-    let text_room = text_room.min(TEXT_ROOM_MAX);
+    let text_room = text_room.clamp(1, TEXT_ROOM_MAX);
     let (sender, receiver) = mpsc::channel(text_room + EXTRA);
     let closing = sender
         .clone()
@@ -222,6 +228,16 @@ impl TextSink {
         answer.unsent = Piece::default();
         answer.stop = next.stop;
         Ok(())
+    }
+
+    /// Hands in an embedding, with which the answer ends. Whom nobody listens to any more is not heard: the driver
+    /// is told of that elsewhere.
+    pub(crate) fn hand_in_embedding(&self, embedding: Embedding) {
+        let mut stays = self.stays();
+        if stays.present == self.stay {
+            drop(self.sender.try_send(Delivery::Embedding(embedding)));
+            stays.answer.stop = Some(StopReason::Stop);
+        }
     }
 
     /// Hands in the response of another server, with its first frame, so that its client is woken once for

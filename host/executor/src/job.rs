@@ -12,17 +12,19 @@
 use std::mem;
 use std::sync::Arc;
 
-use crate::delivery::{HandedIn, NextPiece, NotTaken, Origin, Piece, StopReason, TextSink};
+use crate::delivery::{
+    Embedding, HandedIn, NextPiece, NotTaken, Origin, Piece, StopReason, TextSink,
+};
 use crate::form::AnswerForm;
 use crate::relay::{BrokenStream, RemoteCall};
 use crate::text::{DecodeError, Decoded, Detokenizer, TextStream};
 
-/// A client's order for text.
+/// A client's order for text, or for an embedding of its prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Token ids of the prompt; empty where only other servers can serve the request.
     pub prompt: Vec<u32>,
-    /// Most tokens to generate; at least 1.
+    /// Most tokens to generate; 0: none, the prompt is embedded.
     pub output_tokens_max: u32,
     /// The rule by which each token is chosen.
     pub sampling: Sampling,
@@ -137,6 +139,12 @@ pub enum Recovered {
 }
 
 impl Job {
+    /// True if nothing is generated, and the prompt is embedded.
+    #[must_use]
+    pub fn is_to_embed(&self) -> bool {
+        self.output_tokens_max == 0
+    }
+
     /// Tokens of the prompt, at least 1; an estimate where the prompt is not tokenised.
     #[must_use]
     pub fn prompt_tokens(&self) -> u32 {
@@ -249,6 +257,11 @@ impl JobState {
         };
         let decoded = self.text.finish(model, &self.job.stop)?;
         Ok(Some(self.append(decoded).unwrap_or(end)))
+    }
+
+    /// Hands in the embedding of the prompt, with which the answer ends.
+    pub fn deliver_embedding(&self, numbers: Vec<f32>) {
+        self.sink.hand_in_embedding(Embedding(numbers));
     }
 
     /// Appends text to the text that is to be handed in; returns a reason if a stop string follows.

@@ -43,13 +43,18 @@ pub(super) fn choice<'a>(
 
 /// The schema of [`prompts`].
 pub(super) fn prompt_schema() -> Value {
+    prompt_schema_of(PROMPTS_MAX)
+}
+
+/// The schema of as many prompts.
+pub(super) fn prompt_schema_of(prompts_max: usize) -> Value {
     let text = json!({"type": "string"});
     let token = json!({"type": "integer", "minimum": 0, "maximum": u32::MAX});
     let tokens = json!({"type": "array", "items": token, "minItems": 1});
     let either = json!({"anyOf": [text, tokens]});
-    let several = json!({"type": "array", "items": either, "minItems": 1, "maxItems": PROMPTS_MAX});
+    let several = json!({"type": "array", "items": either, "minItems": 1, "maxItems": prompts_max});
     json!({
-        "description": "A text, or token ids; or a list of these, each with choices of its own.",
+        "description": "A text, or token ids; or a list of these, each with an answer of its own.",
         "anyOf": [text, tokens, several],
     })
 }
@@ -60,22 +65,31 @@ const PROMPTS_MAX: usize = 64;
 /// Reads the prompts of a request, one at least: a text, token ids, or a list of texts and lists of token
 /// ids.
 pub(super) fn prompts(fields: &mut Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
-    let given = fields.take("prompt").ok_or(ApiError::Missing("prompt"))?;
+    prompts_of(fields, "prompt", PROMPTS_MAX)
+}
+
+/// Reads the prompts in the field `param`, as many at most.
+pub(super) fn prompts_of(
+    fields: &mut Fields<'_>,
+    param: &'static str,
+    prompts_max: usize,
+) -> Result<Vec<Prompt>, ApiError> {
+    let given = fields.take(param).ok_or(ApiError::Missing(param))?;
     if let Some(prompt) = one_prompt(given) {
         return Ok(vec![prompt]);
     }
     let list: Vec<&RawValue> = read(given).unwrap_or_default();
     if list.is_empty() || !list.iter().all(|item| item.get().starts_with(['"', '['])) {
-        return Err(no_prompt("prompt", given));
+        return Err(no_prompt(param, given));
     }
-    if list.len() > PROMPTS_MAX {
+    if list.len() > prompts_max {
         let found = list.len();
-        let message = format!("`prompt` holds {found} prompts, and may hold {PROMPTS_MAX}");
-        return Err(ApiError::field("prompt", message));
+        let message = format!("`{param}` holds {found} prompts, and may hold {prompts_max}");
+        return Err(ApiError::field(param, message));
     }
     let prompts = list.into_iter().enumerate();
     let prompts = prompts.map(|(index, item)| {
-        one_prompt(item).ok_or_else(|| no_prompt(&format!("prompt[{index}]"), item))
+        one_prompt(item).ok_or_else(|| no_prompt(&format!("{param}[{index}]"), item))
     });
     prompts.collect()
 }

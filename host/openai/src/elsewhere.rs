@@ -1,4 +1,4 @@
-//! Paths that only servers elsewhere answer: embeddings, responses, reranking and more, and paths that
+//! Paths that only servers elsewhere answer: responses, reranking and more, and paths that
 //! nobody here knows.
 //!
 //! Of a body that is a JSON object the model, hints and sizes are read, if they are there. Any other
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::StatusCode;
 use pointsman_driver::message::Submission;
+use pointsman_events::Micros;
 use pointsman_http::answer::{HttpAnswer, HttpReply, JSON, Responses};
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::Fields;
@@ -55,9 +56,20 @@ pub(crate) async fn numbers(call: Call<'_>) -> Result<Elsewhere, ApiError> {
 
 async fn pass(call: Call<'_>, kind: CompletionKind) -> Result<Elsewhere, ApiError> {
     let app = call.app;
-    let is_named = answer_names::are_named(call.request.uri().path());
     let (submission, arrived) = read_call(call, kind, understand).await?;
+    pass_on(app, submission, arrived).await.map(Elsewhere)
+}
+
+/// Passes a request on that was understood.
+pub(super) async fn pass_on(
+    app: &App,
+    submission: Submission,
+    arrived: Micros,
+) -> Result<HttpReply, ApiError> {
     let tenant = submission.tenant.clone();
+    let path = submission.job.call.as_ref().map(|call| &*call.path);
+    let path = path.and_then(|path| path.split('?').next());
+    let is_named = path.is_some_and(answer_names::are_named);
     let (_, mut inflow) = submit(app, submission, None)?;
     let first = inflow.first().await;
     let placed = inflow.headers();
@@ -68,15 +80,15 @@ async fn pass(call: Call<'_>, kind: CompletionKind) -> Result<Elsewhere, ApiErro
             let unnamed = executor.map(|it| UnnamedAnswer::new(app.driver.clone(), &tenant, it));
             relay(relayed, inflow, (pace, unnamed))
         }
-        Ok(Part::More(_) | Part::End(_)) => return Err(mixed()),
+        Ok(Part::More(_) | Part::Embedding(_) | Part::End(_)) => return Err(mixed()),
         Err(error) => error.into_reply(),
     };
     reply.headers_mut().extend(placed);
-    Ok(Elsewhere(reply))
+    Ok(reply)
 }
 
 /// Understands a request as far as decisions need.
-fn understand(
+pub(super) fn understand(
     app: &App,
     kind: CompletionKind,
     (caller, passage): (Caller, Passage),

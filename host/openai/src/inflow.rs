@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use http::HeaderMap;
 use pointsman_driver::message::{Ticket, TicketId};
 use pointsman_events::Outcome;
-use pointsman_executor::delivery::{Deliveries, Delivery, End, Placement, StopReason};
+use pointsman_executor::delivery::{Deliveries, Delivery, Embedding, End, Placement, StopReason};
 use pointsman_executor::relay::RelayedResponse;
 use pointsman_http::authorship;
 use pointsman_http::error::{ApiError, Unserved};
@@ -58,6 +58,8 @@ pub(super) struct Inflows {
 pub(super) enum Part {
     /// More of the answer.
     More(AnswerPart),
+    /// The embedding of the prompt, in the place of text.
+    Embedding(Embedding),
     /// The response of another server, in the place of text; its frames come by themselves.
     Relayed(RelayedResponse),
     /// The end: the answer is whole, or has failed.
@@ -239,7 +241,9 @@ impl Inflow {
     pub(super) async fn first(&mut self) -> Result<Part, ApiError> {
         match poll_fn(|cx| self.poll_next(cx)).await {
             Part::End(Err(error)) => Err(error),
-            part @ (Part::More(_) | Part::Relayed(_) | Part::End(Ok(_))) => Ok(part),
+            part @ (Part::More(_) | Part::Embedding(_) | Part::Relayed(_) | Part::End(Ok(_))) => {
+                Ok(part)
+            }
         }
     }
 
@@ -259,7 +263,7 @@ impl Inflow {
                         call.arguments.push_str(&more);
                     }
                 }
-                Part::Relayed(_) => return Err(mixed()),
+                Part::Embedding(_) | Part::Relayed(_) => return Err(mixed()),
                 Part::End(end) => {
                     let told = self.take_told();
                     return end.map(|end| WholeText {
@@ -271,6 +275,21 @@ impl Inflow {
                 }
             }
             next = poll_fn(|cx| self.poll_next(cx)).await;
+        }
+    }
+
+    /// The embedding of the prompt, once the request has ended.
+    pub(super) async fn embedding(&mut self) -> Result<Vec<f32>, ApiError> {
+        let mut embedding = None;
+        loop {
+            match poll_fn(|cx| self.poll_next(cx)).await {
+                Part::Embedding(Embedding(numbers)) => embedding = Some(numbers),
+                Part::End(end) => {
+                    end?;
+                    return embedding.ok_or_else(mixed);
+                }
+                Part::More(_) | Part::Relayed(_) => return Err(mixed()),
+            }
         }
     }
 
@@ -328,6 +347,10 @@ impl Inflow {
                         .push_back(Part::More(AnswerPart::Text(piece.text))),
                 }
             }
+            Delivery::Embedding(embedding) => {
+                self.text_has_come = true;
+                self.parts.push_back(Part::Embedding(embedding));
+            }
             Delivery::Relayed(relayed) => {
                 self.text_has_come = true;
                 self.parts.push_back(Part::Relayed(relayed));
@@ -363,8 +386,8 @@ impl Inflow {
     }
 }
 
-/// The error of an answer that an engine begins and another server goes on with, which no executor does.
+/// The error of an answer of one kind where another was ordered, or begun: no executor gives it.
 pub(super) fn mixed() -> ApiError {
-    tracing::error!("a response came after text");
+    tracing::error!("an answer is of two kinds, or of another one than was ordered");
     ApiError::Internal
 }

@@ -26,6 +26,7 @@ mod completions;
 mod conversation;
 mod document;
 mod elsewhere;
+mod embeddings;
 mod envelope;
 mod form;
 mod hints;
@@ -210,6 +211,7 @@ async fn begin(app: &App, inflows: &mut Inflows, transfer: Transfer) -> Result<B
     let first_at = app.watched.clock.now();
     match (first, transfer) {
         (Part::Relayed(relayed), _) => Ok(Begun::Relayed(relayed)),
+        (Part::Embedding(_), _) => Err(inflow::mixed()),
         (part, Transfer::Whole) => {
             let answers = inflows.all(part).await?;
             Ok(Begun::Whole(answers, first_at))

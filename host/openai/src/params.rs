@@ -45,9 +45,12 @@ const CHOICES_MAX: u32 = 64;
 const STOPS_MAX: usize = 16;
 const STOP_CHARS_MAX: usize = 1024;
 
+/// Fields that are not built, each with the JSON values that change nothing.
+pub(super) type Unbuilt = &'static [(&'static str, &'static [&'static str])];
+
 /// Fields that would change the answer if they were built, each with the JSON values that change
 /// nothing. OpenAI's first, then the fields that vLLM adds and its users send.
-const UNBUILT: [(&str, &[&str]); 21] = [
+const UNBUILT: Unbuilt = &[
     ("best_of", &["1"]),
     ("prompt_logprobs", &[]),
     ("echo", &["false"]),
@@ -97,7 +100,12 @@ pub(super) fn properties_without_effect() -> Properties {
 
 /// The schemas of [`UNBUILT`].
 pub(super) fn unbuilt_properties() -> Properties {
-    let properties = UNBUILT.iter().map(|(param, neutral)| {
+    properties_of(UNBUILT)
+}
+
+/// The schemas of fields that are not built.
+pub(super) fn properties_of(unbuilt: Unbuilt) -> Properties {
+    let properties = unbuilt.iter().map(|(param, neutral)| {
         let neutral: Vec<Value> = neutral.iter().map(|neutral| parsed(neutral)).collect();
         (
             *param,
@@ -109,7 +117,12 @@ pub(super) fn unbuilt_properties() -> Properties {
 
 /// Refuses fields that are not built and would change the answer.
 pub(super) fn refuse_unbuilt(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    for (param, neutral) in UNBUILT {
+    refuse(fields, UNBUILT)
+}
+
+/// Refuses those of these fields that would change the answer.
+pub(super) fn refuse(fields: &mut Fields<'_>, unbuilt: Unbuilt) -> Result<(), ApiError> {
+    for (param, neutral) in unbuilt {
         let Some(value) = fields.take(param) else {
             continue;
         };
@@ -292,7 +305,7 @@ mod tests {
     #[test]
     fn every_field_that_is_not_built_says_what_it_may_be() {
         for (param, neutral) in UNBUILT {
-            for value in neutral {
+            for value in *neutral {
                 let body = format!("{{\"{param}\": {value}}}");
                 let mut fields = Fields::parse(body.as_bytes()).unwrap();
                 assert_eq!(refuse_unbuilt(&mut fields), Ok(()), "{body}");

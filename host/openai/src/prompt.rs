@@ -72,7 +72,17 @@ impl Prompt {
     /// The tokens of the prompt, at least one. A prompt that its bytes alone keep from fitting the
     /// model's context is refused untokenised; of others no more is tokenised than tells that.
     pub(super) fn into_tokens(self, model: PromptReader<'_>) -> Result<Vec<u32>, ApiError> {
-        let (param, context_tokens) = (self.param(), model.context_tokens);
+        let param = self.param();
+        self.into_tokens_of(param, model)
+    }
+
+    /// The same of a prompt that is in the field `param`.
+    pub(super) fn into_tokens_of(
+        self,
+        param: &'static str,
+        model: PromptReader<'_>,
+    ) -> Result<Vec<u32>, ApiError> {
+        let context_tokens = model.context_tokens;
         let too_long = |tokens_min| ApiError::PromptTooLong {
             param,
             context_tokens,
@@ -90,11 +100,11 @@ impl Prompt {
                     .chat_prompt(&chat.messages, &chat.tools, context_tokens)
             }
             Prompt::Text(text) => model.text.encode(&text, context_tokens),
-            Prompt::Tokens(ids) => return known(ids, model.text),
+            Prompt::Tokens(ids) => return known(param, ids, model.text),
         };
         match tokens {
             Ok(tokens) if tokens.is_empty() => {
-                Err(ApiError::field("prompt", "`prompt` has no tokens"))
+                Err(ApiError::field(param, format!("`{param}` has no tokens")))
             }
             Ok(tokens) => Ok(tokens),
             Err(PromptError::TooLong { tokens_min }) => Err(too_long(tokens_min)),
@@ -128,11 +138,11 @@ impl Prompt {
 }
 
 /// The tokens `ids`, if the model has them all; there is one or more.
-fn known(ids: Vec<u32>, text: &dyn PromptEncoder) -> Result<Vec<u32>, ApiError> {
+fn known(at: &str, ids: Vec<u32>, text: &dyn PromptEncoder) -> Result<Vec<u32>, ApiError> {
     match ids.iter().position(|id| !text.has_token(*id)) {
         None => Ok(ids),
         Some(index) => {
-            let param = format!("prompt[{index}]");
+            let param = format!("{at}[{index}]");
             let message = format!("`{param}`: the model has no token {}", ids[index]);
             Err(ApiError::field(param, message))
         }

@@ -6,12 +6,16 @@ use pointsman_http::routes::{Route, RouteBody, SchemaFn};
 use pointsman_http::{RouteAccess, route_function};
 
 use super::document::{chat_body, text_body};
-use super::{elsewhere, hints, models};
+use super::{elsewhere, embeddings, hints, models};
 
 const COMPLETION: &str = "Hints about scheduling stand in the headers `x-pointsman-*`, or in the body's `pointsman`; \
      given in both places they have to be the same. Fields that would change the answer and are not \
      built are refused by name, other unknown fields are ignored. A failure after the first token of \
      a stream is an event with an `error`, and the stream ends without `[DONE]`.";
+const EMBEDDINGS: &str = "The hidden state after the last token of each input, put to length 1, where an engine of this \
+     host serves the model; each input is a request of its own. A model that only servers elsewhere serve is embedded by \
+     one of them, to which the body goes as it is, but for the hints. Fields that would change the answer and are not \
+     built are refused by name.";
 const ELSEWHERE: &str =
     "Passed on to a server elsewhere that serves the model, and answered in its words.";
 
@@ -43,9 +47,12 @@ pub fn routes() -> Vec<Route> {
             .named("createMessage", "messages")
             .about("Answers in the form of Anthropic's messages.", ELSEWHERE)
             .operation(Operation::Chat),
-        passed("/v1/embeddings", route_function!(elsewhere::numbers))
+        Route::post("/v1/embeddings", route_function!(embeddings::embed))
             .named("createEmbedding", "embeddings")
-            .about("Embeds texts.", ELSEWHERE)
+            .access(RouteAccess::Clients)
+            .about("Embeds texts.", EMBEDDINGS)
+            .takes(hinted(embeddings::body_schema))
+            .fails(COMPLETION_FAILURES)
             .operation(Operation::Embeddings),
         passed("/v1/rerank", route_function!(elsewhere::numbers))
             .named("rerank", "rerank")

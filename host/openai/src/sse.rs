@@ -85,7 +85,7 @@ impl EventStream {
                     gather(&mut parts, more);
                     inflow.try_next()
                 }
-                Part::Relayed(_) => {
+                Part::Embedding(_) | Part::Relayed(_) => {
                     ended = Some(Err(mixed()));
                     None
                 }

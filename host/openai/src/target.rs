@@ -102,15 +102,29 @@ impl<'c> Target<'c> {
     /// Names of the servers elsewhere that may answer it, of the `allowed` executors; absent: all are
     /// allowed.
     pub(super) fn remotes(&self, allowed: Option<&[String]>) -> Vec<String> {
+        self.serving(allowed, ExecutorEntry::is_remote)
+    }
+
+    /// Names of the executors of a kind that may answer it.
+    fn serving(
+        &self,
+        allowed: Option<&[String]>,
+        is_one: impl Fn(&ExecutorEntry) -> bool,
+    ) -> Vec<String> {
         let serves = |it: &&ExecutorEntry| match &self.name {
             Some(name) => it.models.contains(name),
             None => true,
         };
         let executors = self.executors.iter();
-        let remotes = executors.filter(|it| it.is_remote()).filter(serves);
-        let names = remotes.map(|it| it.name.clone());
+        let ones = executors.filter(|it| is_one(it)).filter(serves);
+        let names = ones.map(|it| it.name.clone());
         let is_allowed = |name: &String| allowed.is_none_or(|allowed| allowed.contains(name));
         names.filter(is_allowed).collect()
+    }
+
+    /// Names of the engines of this host that may answer it, of the `allowed` executors; absent: all are allowed.
+    pub(super) fn engines(&self, allowed: Option<&[String]>) -> Vec<String> {
+        self.serving(allowed, |it| !it.is_remote())
     }
 
     /// Keeps a request that engines cannot serve to the servers elsewhere. Where no engine serves its

@@ -298,7 +298,7 @@ fn route_size(
 }
 
 /// The full blocks of a tenant's prompt for a model, as far as it may share them.
-fn prompt_blocks(
+pub(super) fn prompt_blocks(
     app: &App,
     catalog: &Catalog,
     (tenant, model): (&str, &str),

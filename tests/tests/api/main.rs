@@ -5,6 +5,7 @@
 mod choices;
 mod clients;
 mod clients_leave;
+mod embeddings;
 mod forms;
 mod fuzz_bodies;
 mod gguf;

@@ -72,8 +72,8 @@ async fn a_path_that_no_engine_answers_goes_to_a_server_of_the_model() -> Result
 #[tokio::test]
 async fn without_a_server_elsewhere_a_path_is_unknown() -> Result<()> {
     let serving = Serving::start(|_| ()).await?;
-    let body = json!({"model": "demo", "input": "text"});
-    let answer = serving.client.post("/v1/embeddings", &body).await?;
+    let body = json!({"model": "demo", "query": "text"});
+    let answer = serving.client.post("/v1/rerank", &body).await?;
     ensure!(answer.status == 404);
     let told = answer.json()?["error"]["message"].to_string();
     ensure!(told.contains("servers elsewhere only"), "{told}");
@@ -89,10 +89,41 @@ async fn a_model_that_only_engines_serve_is_not_passed_on() -> Result<()> {
         config.executors = vec![ExecutorConfig::new("demo")];
     });
     let serving = serving.await?;
-    let body = json!({"model": "demo", "input": "text"});
-    let answer = serving.client.post("/v1/embeddings", &body).await?;
+    let body = json!({"model": "demo", "query": "text"});
+    let answer = serving.client.post("/v1/rerank", &body).await?;
     ensure!(answer.status == 404, "{:?}", answer.json());
+    ensure!(mock.seen("/v1/rerank").is_empty());
+    over(serving).await
+}
+
+#[tokio::test]
+async fn embeddings_of_a_model_come_from_engines_where_one_serves_it() -> Result<()> {
+    let mock = MockBackend::start(&["demo", "other"]).await?;
+    let serving = serving_with([backend("elsewhere", &mock)?], |config| {
+        config.models = vec![ModelConfig::new("demo", ModelSource::Embedded)];
+        config.executors = vec![ExecutorConfig::new("demo")];
+    });
+    let serving = serving.await?;
+    let client = serving.client;
+    executors_until(client, |list| {
+        named(list, "elsewhere")["models"] == json!(["demo", "other"])
+    })
+    .await?;
+    let body = |model: &str| json!({"model": model, "input": "text"});
+    for _ in 0..5 {
+        let answer = client.post("/v1/embeddings", &body("demo")).await?;
+        ensure!(answer.status == 200, "{:?}", answer.json());
+        ensure!(answer.header("x-pointsman-executor") == "cpu0/demo");
+    }
     ensure!(mock.seen("/v1/embeddings").is_empty());
+    let other = client.post("/v1/embeddings", &body("other")).await?;
+    ensure!(other.header("x-pointsman-executor") == "elsewhere");
+    // Whoever names the server gets its numbers.
+    let mut named_there = body("demo");
+    named_there["pointsman"] = json!({"executors": ["elsewhere"]});
+    let answer = client.post("/v1/embeddings", &named_there).await?;
+    ensure!(answer.header("x-pointsman-executor") == "elsewhere");
+    ensure!(mock.seen("/v1/embeddings").len() == 2);
     over(serving).await
 }
 

@@ -21,6 +21,8 @@ pub(super) struct InputBatch {
     pub(super) rows: Vec<Row>,
     /// Indexes of the rows whose logits are wanted.
     pub(super) last: Vec<usize>,
+    /// Indexes of the rows whose hidden states are wanted.
+    pub(super) hidden: Vec<usize>,
     /// Cosines of the angles of each row, then the sines; `head_dim` numbers.
     pub(super) angles: Vec<f32>,
     /// The blocks of the step, each once.
@@ -69,6 +71,7 @@ impl InputBatch {
                 // The processors have no chooser of their own.
                 Logits::None | Logits::Kept => {}
                 Logits::Last => input.last.push(input.rows.len() - 1),
+                Logits::Hidden => input.hidden.push(input.rows.len() - 1),
             }
         }
         for block in &input.blocks {

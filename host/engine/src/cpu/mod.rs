@@ -180,6 +180,15 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn hidden_size(&self) -> usize {
+        self.model.config().hidden_size
+    }
+
+    fn hidden(&mut self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
+        std::mem::swap(hidden, &mut self.activations.hidden_states);
+        Ok(())
+    }
+
     fn swap(
         &mut self,
         direction: SwapDirection,

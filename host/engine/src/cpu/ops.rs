@@ -184,11 +184,19 @@ impl<S: Simd> Ops for CpuOps<'_, S> {
     }
 
     fn last_rows(&mut self, x: &Vec<f32>, out: &mut Vec<f32>) {
-        let size = self.config.hidden_size;
-        out.clear();
-        for row in &self.input.last {
-            out.extend_from_slice(&x[row * size..(row + 1) * size]);
-        }
+        take(&self.input.last, x, self.config.hidden_size, out);
+    }
+
+    fn hidden_rows(&mut self, x: &Vec<f32>, out: &mut Vec<f32>) {
+        take(&self.input.hidden, x, self.config.hidden_size, out);
+    }
+}
+
+/// Takes rows of so many numbers.
+fn take(rows: &[usize], x: &[f32], size: usize, out: &mut Vec<f32>) {
+    out.clear();
+    for row in rows {
+        out.extend_from_slice(&x[row * size..(row + 1) * size]);
     }
 }
 

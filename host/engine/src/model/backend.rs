@@ -53,7 +53,7 @@ pub struct Chunk<'a> {
     pub logits: Logits,
 }
 
-/// The logits that a chunk wants.
+/// The logits that a chunk wants, or what it wants in their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logits {
     /// No row: the prompt goes on.
@@ -63,6 +63,8 @@ pub enum Logits {
     /// The same row, which stays on the device: its [`TokenChooser`] chooses by it. Only for a backend that has
     /// one.
     Kept,
+    /// No row, but the hidden state after the last token: what logits would be made of.
+    Hidden,
 }
 
 /// The choice of a sequence's next token.
@@ -187,6 +189,16 @@ pub trait Backend: Send {
     /// Before anything is written, if a chunk is wrong: empty, past the context or its own blocks,
     /// with a token outside the vocabulary or a block outside the pool.
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
+
+    /// Numbers in a hidden state.
+    fn hidden_size(&self) -> usize;
+
+    /// Writes the hidden states that chunks of the last step wanted ([`Logits::Hidden`]) to `hidden`, cleared first,
+    /// in order. They depend on as little as rows of logits do.
+    ///
+    /// # Errors
+    /// If the device fails. The content of the pool is then lost.
+    fn hidden(&mut self, hidden: &mut Vec<f32>) -> Result<(), DeviceError>;
 
     /// The device's own chooser of tokens, if it has one.
     fn chooser(&mut self) -> Option<&mut dyn TokenChooser> {

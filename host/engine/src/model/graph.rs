@@ -129,11 +129,13 @@ pub struct Activations<A> {
     last: A,
     /// Logits, the result: a row for each chunk that wants one.
     pub logits: A,
+    /// Hidden states, the other result: a row for each chunk that wants its own.
+    pub hidden_states: A,
 }
 
 impl<A> Activations<A> {
     /// All of them, in any order.
-    pub fn all(&self) -> [&A; 9] {
+    pub fn all(&self) -> [&A; 10] {
         [
             &self.hidden,
             &self.normed,
@@ -144,12 +146,13 @@ impl<A> Activations<A> {
             &self.gated,
             &self.last,
             &self.logits,
+            &self.hidden_states,
         ]
     }
 }
 
 /// Runs the step that `ops` was made for: writes its keys and values, and leaves its logits in
-/// `at.logits`.
+/// `at.logits` and its hidden states in `at.hidden_states`.
 pub fn forward<O: Ops>(
     ops: &mut O,
     model: &Llama<O::Matrix, O::Vector>,
@@ -173,6 +176,7 @@ pub fn forward<O: Ops>(
         let norm = next.map_or(&model.norm, |next| &next.attention_norm);
         ops.add_rmsnorm(&at.delta, &mut at.hidden, norm, &mut at.normed);
     }
+    ops.hidden_rows(&at.normed, &mut at.hidden_states);
     ops.last_rows(&at.normed, &mut at.last);
     let head = model.head.as_ref().unwrap_or(&model.embedding);
     ops.logits(&at.last, head, &mut at.logits);

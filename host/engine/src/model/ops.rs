@@ -64,4 +64,7 @@ pub trait Ops {
 
     /// Takes the last rows of the chunks that want logits.
     fn last_rows(&mut self, x: &Self::Activations, out: &mut Self::Activations);
+
+    /// Takes the last rows of the chunks that want their hidden states.
+    fn hidden_rows(&mut self, x: &Self::Activations, out: &mut Self::Activations);
 }

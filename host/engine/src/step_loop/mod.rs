@@ -235,7 +235,7 @@ impl StepLoop {
             )
         } else if let Some(id) = tokens.iter().find(|id| **id as usize >= vocab_size) {
             format!("token {id} is beyond the model's vocabulary of {vocab_size}")
-        } else if start.output_tokens_left() == 0 {
+        } else if start.output_tokens_left() == 0 && !start.sequence.job.is_to_embed() {
             "nothing is left to generate".to_owned()
         } else {
             return None;
@@ -303,7 +303,8 @@ impl StepLoop {
             .collect()
     }
 
-    /// Chooses the next token of each sequence that has a row of logits. Shows nothing yet.
+    /// Chooses the next token of each sequence that has a row of logits, and embeds the prompts that have a hidden
+    /// state. Shows nothing yet.
     fn generate(&mut self, turns: &[Turn]) -> Vec<Made> {
         let mut models: Vec<_> = self.models.iter_mut().map(LoopModel::made).collect();
         let mut made = Vec::with_capacity(turns.len());
@@ -313,6 +314,15 @@ impl StepLoop {
             let mut progress = running.computed(turn, self.steps);
             let chosen = match turn.logits {
                 Logits::None => None,
+                Logits::Hidden => {
+                    let outcome = running::embedded(model.next_hidden());
+                    made.push(Made {
+                        idx: turn.idx,
+                        progress,
+                        outcome,
+                    });
+                    continue;
+                }
                 Logits::Kept => Some(a_token(model.next_chosen())),
                 Logits::Last => {
                     let row = model.next_row();
@@ -357,6 +367,7 @@ impl StepLoop {
                     continue;
                 }
                 TurnOutcome::Finished(stop) => self.running.remove(idx).finish(stop),
+                TurnOutcome::Embedded(numbers) => self.running.remove(idx).finish_embedded(numbers),
                 TurnOutcome::Failed(retry, why) => self.running.remove(idx).fail(retry, why),
             };
             self.ended.push(ended);

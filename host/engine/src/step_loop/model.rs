@@ -4,13 +4,14 @@
 //! a time.
 
 use std::fmt;
-use std::slice::ChunksExactMut;
+use std::slice::{ChunksExact, ChunksExactMut};
 use std::sync::Arc;
 
 use pointsman_events::{BlockCopy, ModelId};
 
 use crate::model::backend::{
-    Backend, Chunk, DeviceError, PossibleTokens, SwapDirection, SwapTicket, SwapWait, TokenChoice,
+    Backend, Chunk, DeviceError, Logits, PossibleTokens, SwapDirection, SwapTicket, SwapWait,
+    TokenChoice,
 };
 use pointsman_text::ModelText;
 
@@ -26,9 +27,11 @@ pub struct LoopModel {
     logits: Vec<f32>,
     /// Tokens that the device chose in the last step.
     chosen: Vec<Option<u32>>,
+    /// Hidden states of the last step.
+    hidden: Vec<f32>,
 }
 
-/// The rows of logits that a model made in a step, with what it takes to choose tokens by them.
+/// The rows of logits and hidden states that a model made in a step, with what it takes to choose tokens.
 pub(super) struct MadeRows<'a> {
     pub(super) text: &'a ModelText,
     /// Longest sequence, in tokens.
@@ -37,6 +40,7 @@ pub(super) struct MadeRows<'a> {
     known_tokens: usize,
     rows: ChunksExactMut<'a, f32>,
     chosen: std::slice::Iter<'a, Option<u32>>,
+    hidden: ChunksExact<'a, f32>,
 }
 
 impl LoopModel {
@@ -50,6 +54,7 @@ impl LoopModel {
             backend,
             logits: Vec::new(),
             chosen: Vec::new(),
+            hidden: Vec::new(),
         }
     }
 
@@ -90,6 +95,9 @@ impl LoopModel {
         if let (Some(chooser), false) = (self.backend.chooser(), choices.is_empty()) {
             self.chosen = chooser.choose(choices, possible)?;
         }
+        if chunks.iter().any(|chunk| chunk.logits == Logits::Hidden) {
+            self.backend.hidden(&mut self.hidden)?;
+        }
         Ok(())
     }
 
@@ -117,13 +125,14 @@ impl LoopModel {
 
     /// The rows of the last step.
     pub(super) fn made(&mut self) -> MadeRows<'_> {
-        let row_tokens = self.backend.vocab_size();
+        let (row_tokens, hidden_size) = (self.backend.vocab_size(), self.backend.hidden_size());
         MadeRows {
             context_tokens: self.context_tokens(),
             known_tokens: self.known_tokens(),
             text: &self.text,
             rows: self.logits.chunks_exact_mut(row_tokens),
             chosen: self.chosen.iter(),
+            hidden: self.hidden.chunks_exact(hidden_size),
         }
     }
 }
@@ -135,6 +144,12 @@ impl<'a> MadeRows<'a> {
             .chosen
             .next()
             .expect("a choice for each row that was kept")
+    }
+
+    /// The next hidden state.
+    pub(super) fn next_hidden(&mut self) -> &'a [f32] {
+        let hidden = self.hidden.next();
+        hidden.expect("a hidden state for each chunk that wants one")
     }
 
     /// The next row, in which no token is possible that has no text.

@@ -10,6 +10,7 @@ use pointsman_executor::shares::Need;
 use pointsman_executor::text::Detokenizer;
 
 use super::LoopModel;
+use crate::embedding::direction;
 use crate::model::backend::{Chunk, Logits, SwapTicket, TokenChoice};
 use crate::sample::{Logprobs, Sampler, Tokens};
 use pointsman_text::{FormError, FormMatcher, ModelText};
@@ -63,6 +64,8 @@ pub(super) struct Turn {
 pub(super) enum TurnOutcome {
     GoesOn,
     Finished(StopReason),
+    /// The prompt is embedded.
+    Embedded(Vec<f32>),
     Failed(RetryClass, String),
 }
 
@@ -159,8 +162,10 @@ impl RunningSequence {
     /// Makes the turn of the sequence at place `idx`, with `tokens` tokens.
     pub(super) fn turn(&self, idx: usize, tokens: usize, model: &LoopModel) -> Turn {
         let is_last = self.in_kv + tokens == self.sequence.tokens.len();
+        let is_to_embed = self.sequence.job.is_to_embed();
         let takes_any = self.form.is_none() && self.sequence.job.logprobs.is_none();
         let logits = match is_last {
+            true if is_to_embed => Logits::Hidden,
             true if takes_any && model.can_choose() => Logits::Kept,
             true => Logits::Last,
             false => Logits::None,
@@ -284,6 +289,15 @@ impl RunningSequence {
         }
     }
 
+    /// Ends with the embedding of the prompt.
+    pub(super) fn finish_embedded(self, numbers: Vec<f32>) -> Event {
+        self.sequence.deliver_embedding(numbers);
+        Event::Finished {
+            sequence: self.id,
+            stop: StopReason::Stop,
+        }
+    }
+
     pub(super) fn fail(self, retry: RetryClass, why: String) -> Event {
         Event::Failed {
             sequence: self.id,
@@ -317,6 +331,17 @@ fn choice(sequence: &JobState) -> TokenChoice<'_> {
 pub(super) fn a_token(chosen: Option<u32>) -> Result<u32, (RetryClass, String)> {
     let none = "no token has a logit that is a number";
     chosen.ok_or_else(|| (RetryClass::Elsewhere, none.to_owned()))
+}
+
+/// The outcome of a turn that has the hidden state of the whole prompt.
+pub(super) fn embedded(hidden: &[f32]) -> TurnOutcome {
+    match direction(hidden) {
+        Some(numbers) => TurnOutcome::Embedded(numbers),
+        None => {
+            let why = "the hidden state has no direction: its numbers are 0, or none";
+            TurnOutcome::Failed(RetryClass::Elsewhere, why.to_owned())
+        }
+    }
 }
 
 /// The end of a sequence whose form cannot be kept to any more.

@@ -18,6 +18,7 @@ pub mod texts;
 use std::sync::{Arc, OnceLock};
 
 use crate::cpu::{CpuBackend, Processors};
+use crate::embedding::direction;
 use crate::model::backend::{Backend, Chunk, KvShape, Logits};
 use crate::model::files::ModelFiles;
 use crate::model::host::HostModel;
@@ -65,6 +66,9 @@ pub fn solo(backend: &mut dyn Backend, text: &ModelText, job: &Job) -> WholeAnsw
     let blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
     let mut computed = 0;
     let mut logits = Vec::new();
+    if job.is_to_embed() {
+        return WholeAnswer::embedded(embedded_alone(backend, &job.prompt, &blocks));
+    }
     answer_alone(job, text, backend.context_tokens(), |tokens| {
         let chunk = Chunk {
             tokens: &tokens[computed..],
@@ -85,4 +89,18 @@ pub fn solo(backend: &mut dyn Backend, text: &ModelText, job: &Job) -> WholeAnsw
             .choose(known, &job.sampling, tokens)
             .unwrap()
     })
+}
+
+/// Returns the embedding of a prompt that is alone, computed at once.
+fn embedded_alone(backend: &mut dyn Backend, prompt: &[u32], blocks: &[BlockId]) -> Vec<f32> {
+    let chunk = Chunk {
+        tokens: prompt,
+        start: 0,
+        blocks,
+        logits: Logits::Hidden,
+    };
+    let (mut logits, mut hidden) = (Vec::new(), Vec::new());
+    backend.forward(&[chunk], &mut logits).unwrap();
+    backend.hidden(&mut hidden).unwrap();
+    direction(&hidden).unwrap()
 }

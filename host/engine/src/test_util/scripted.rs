@@ -17,6 +17,9 @@ use pointsman_events::{BlockCopy, BlockId};
 /// A token whose prompts, if they begin with it, have rows without a number.
 pub const POISON: u32 = 1023;
 
+/// Numbers in a hidden state.
+const HIDDEN_SIZE: usize = 6;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub tokens_per_block: u32,
@@ -79,6 +82,8 @@ pub struct ScriptedBackend {
     pool: Vec<Option<u64>>,
     /// The same of host memory.
     arena: Vec<Option<u64>>,
+    /// The hidden states that the last step was asked for.
+    hidden: Vec<f32>,
     swaps: SwapsAtOnce,
     begun: SwapTicket,
     under_way: VecDeque<Swap>,
@@ -103,6 +108,7 @@ impl ScriptedBackend {
             shape,
             pool: positions(shape.blocks_total),
             arena: positions(shape.host_blocks),
+            hidden: Vec::new(),
             swaps: SwapsAtOnce::default(),
             begun: SwapTicket::default(),
             under_way: VecDeque::new(),
@@ -145,14 +151,31 @@ impl ScriptedBackend {
         mix(u64::from(token) << 32 | u64::from(position)) ^ self.shape.seed
     }
 
-    fn row(&self, chunk: &Chunk<'_>) -> impl Iterator<Item = f32> + use<> {
+    /// The number of a position in KV.
+    fn read(&self, chunk: &Chunk<'_>, position: u32) -> u64 {
+        let kv = self.pool[self.place(chunk.blocks, position)];
+        kv.unwrap_or_else(|| panic!("position {position} is read and was not written"))
+    }
+
+    /// A number made of all positions of a sequence.
+    fn all(&self, chunk: &Chunk<'_>) -> u64 {
         let last = chunk.start + count(chunk.tokens);
-        let read = |position| {
-            let kv = self.pool[self.place(chunk.blocks, position)];
-            kv.unwrap_or_else(|| panic!("position {position} is read and was not written"))
-        };
-        let all = (0..last).map(read).fold(0, |all, kv| mix(all ^ kv));
-        let is_poisoned = read(0) == self.kv(POISON, 0);
+        let all = (0..last).map(|position| self.read(chunk, position));
+        all.fold(0, |all, kv| mix(all ^ kv))
+    }
+
+    fn hidden_state(&self, chunk: &Chunk<'_>) -> impl Iterator<Item = f32> + use<> {
+        let all = self.all(chunk);
+        let is_poisoned = self.read(chunk, 0) == self.kv(POISON, 0);
+        (0..HIDDEN_SIZE as u64).map(move |idx| match is_poisoned {
+            true => f32::NAN,
+            false => (mix(all ^ idx) >> 40) as f32 - (1 << 23) as f32,
+        })
+    }
+
+    fn row(&self, chunk: &Chunk<'_>) -> impl Iterator<Item = f32> + use<> {
+        let all = self.all(chunk);
+        let is_poisoned = self.read(chunk, 0) == self.kv(POISON, 0);
         let Shape { favoured_from, .. } = self.shape;
         (0..self.shape.vocab_size as u64).map(move |id| match id {
             _ if is_poisoned => f32::NAN,
@@ -197,6 +220,20 @@ impl Backend for ScriptedBackend {
         for chunk in chunks.iter().filter(|c| c.logits == Logits::Last) {
             logits.extend(self.row(chunk));
         }
+        self.hidden.clear();
+        for chunk in chunks.iter().filter(|c| c.logits == Logits::Hidden) {
+            let hidden = self.hidden_state(chunk);
+            self.hidden.extend(hidden);
+        }
+        Ok(())
+    }
+
+    fn hidden_size(&self) -> usize {
+        HIDDEN_SIZE
+    }
+
+    fn hidden(&mut self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
+        hidden.clone_from(&self.hidden);
         Ok(())
     }
 

@@ -346,10 +346,11 @@ impl Host {
             |request: &mut Request| request.outcome.is_some() && request.runs_on.is_none();
         let over = self.requests.extract_if(.., |_, request| is_over(request));
         for (_, mut request) in over {
-            let shown = shown(&mut request.deliveries);
+            let (shown, embedding) = shown(&mut request.deliveries);
             if let Some(Outcome::Finished { output_tokens }) = request.outcome {
                 assert_eq!(shown, request.alone.text, "{:?}", request.job);
                 assert_eq!(output_tokens as usize, request.alone.ids.len());
+                assert_eq!(embedding, request.alone.embedding);
             } else {
                 assert!(request.alone.text.starts_with(&shown));
             }
@@ -372,14 +373,20 @@ impl Host {
     }
 }
 
-/// Returns the text that the client was sent.
-fn shown(deliveries: &mut Deliveries) -> String {
-    let sent = std::iter::from_fn(|| deliveries.try_next());
-    sent.map(|delivery| match delivery {
-        Delivery::Text(piece) => piece.text,
-        Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => {
-            panic!("nobody has sent {delivery:?}")
+/// Returns the text and the embedding that the client was sent.
+fn shown(deliveries: &mut Deliveries) -> (String, Option<Vec<f32>>) {
+    let (mut text, mut embedding) = (String::new(), None);
+    while let Some(delivery) = deliveries.try_next() {
+        match delivery {
+            Delivery::Text(piece) => text.push_str(&piece.text),
+            Delivery::Embedding(numbers) => {
+                let before = embedding.replace(numbers.0);
+                assert_eq!(before, None, "a prompt is embedded once");
+            }
+            Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => {
+                panic!("nobody has sent {delivery:?}")
+            }
         }
-    })
-    .collect()
+    }
+    (text, embedding)
 }

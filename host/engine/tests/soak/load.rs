@@ -54,6 +54,10 @@ fn order(rng: &mut Rng, beginnings: &[Vec<u32>]) -> Job {
     let shared = &beginning[..rng.usize(0..=beginning.len())];
     let own = rng.usize(1..=12);
     let mut job = random_job(rng, 1, 60);
+    if rng.u8(0..8) == 0 {
+        // Its prompt is embedded.
+        job.output_tokens_max = 0;
+    }
     job.prompt = shared.to_vec();
     job.prompt.extend((0..own).map(|_| rng.u32(0..VOCAB_SIZE)));
     job.sampling.logit_bias.retain(|(id, _)| *id < VOCAB_SIZE);
@@ -105,6 +109,14 @@ impl Backend for Mortal {
             return Err(DeviceError(LOST.into()));
         }
         self.backend.forward(chunks, logits)
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.backend.hidden_size()
+    }
+
+    fn hidden(&mut self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
+        self.backend.hidden(hidden)
     }
 
     fn chooser(&mut self) -> Option<&mut dyn TokenChooser> {

@@ -5,7 +5,7 @@ use crate::job::Job;
 use crate::text::Detokenizer;
 
 /// The whole answer to a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WholeAnswer {
     /// Token ids generated.
     pub ids: Vec<u32>,
@@ -13,6 +13,20 @@ pub struct WholeAnswer {
     pub text: String,
     /// The reason why the answer ends.
     pub stop: StopReason,
+    /// The embedding of the prompt; absent: text was ordered.
+    pub embedding: Option<Vec<f32>>,
+}
+
+impl WholeAnswer {
+    /// The answer to a job whose prompt is embedded.
+    pub fn embedded(numbers: Vec<f32>) -> Self {
+        Self {
+            ids: Vec::new(),
+            text: String::new(),
+            stop: StopReason::Stop,
+            embedding: Some(numbers),
+        }
+    }
 }
 
 /// Returns the answer to `job`, in a context of `context_tokens`, where `next` chooses each token
@@ -44,6 +58,7 @@ fn ended(text: &dyn Detokenizer, job: &Job, ids: &[u32], ids_max: usize) -> Opti
         ids: ids.to_vec(),
         text: text.to_owned(),
         stop,
+        embedding: None,
     };
     let may_change = shown.ends_with(char::REPLACEMENT_CHARACTER) && !is_last && !is_eos;
     if let Some(cut) = first_stop(&shown, &job.stop)

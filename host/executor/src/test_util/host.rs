@@ -41,6 +41,7 @@ struct Record {
     _closing: Closing,
     shown: String,
     shown_tokens: u32,
+    embedding: Option<Vec<f32>>,
 }
 
 /// A client's way with its answer.
@@ -185,6 +186,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             _closing: closing,
             shown: String::new(),
             shown_tokens: 0,
+            embedding: None,
         };
         self.requests.insert(request, record);
         request
@@ -476,11 +478,19 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             return;
         };
         while let Some(delivery) = deliveries.try_next() {
-            let Delivery::Text(piece) = delivery else {
-                panic!("nobody has sent {delivery:?}");
-            };
-            record.shown.push_str(&piece.text);
-            record.shown_tokens += piece.tokens;
+            match delivery {
+                Delivery::Text(piece) => {
+                    record.shown.push_str(&piece.text);
+                    record.shown_tokens += piece.tokens;
+                }
+                Delivery::Embedding(embedding) => {
+                    let before = record.embedding.replace(embedding.0);
+                    assert_eq!(before, None, "{request} is embedded once");
+                }
+                Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => {
+                    panic!("nobody has sent {delivery:?}")
+                }
+            }
         }
         assert!(
             record.alone.text.starts_with(&record.shown),
@@ -497,6 +507,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         if record.deliveries.is_some() {
             assert_eq!(record.shown, record.alone.text);
             assert_eq!(record.shown_tokens as usize, record.alone.ids.len());
+            assert_eq!(record.embedding, record.alone.embedding);
         }
     }
 

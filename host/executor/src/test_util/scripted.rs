@@ -228,6 +228,11 @@ impl ScriptedSequence {
         if tokens == 0 || self.in_kv < self.sequence.tokens.len() {
             return (progress, None);
         }
+        if self.sequence.job.is_to_embed() {
+            self.sequence
+                .deliver_embedding(embedding(&self.sequence.tokens));
+            return (progress, Some(StopReason::Stop));
+        }
         progress.generated = 1;
         self.output_tokens_left -= 1;
         let token = next_token(&self.sequence.job, &self.sequence.tokens);
@@ -253,6 +258,12 @@ fn next_token(job: &Job, tokens: &[u32]) -> u32 {
         all.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     });
     u32::try_from(scattered >> 58).unwrap()
+}
+
+/// Returns the embedding that a scripted executor makes of `tokens`: of any length but 1.
+fn embedding(tokens: &[u32]) -> Vec<f32> {
+    let numbers = tokens.iter().map(|token| *token as f32);
+    vec![numbers.sum(), tokens.len() as f32]
 }
 
 /// The text of the tokens: a word each, but for the end of sequence.
@@ -331,6 +342,9 @@ mod tests {
         }
 
         fn alone(&self, job: &Job) -> WholeAnswer {
+            if job.is_to_embed() {
+                return WholeAnswer::embedded(embedding(&job.prompt));
+            }
             answer_alone(job, &Words, u32::MAX, |tokens| next_token(job, tokens))
         }
 

@@ -32,6 +32,7 @@ macro_rules! contract_suite {
                 steps_keep_to_the_budget_and_everybody_gets_on
                 prompts_are_computed_in_the_order_that_was_set
                 commands_about_what_is_not_there_change_nothing
+                prompts_are_embedded_as_each_alone
             }
 
             #[test]
@@ -302,6 +303,34 @@ pub fn commands_about_what_is_not_there_change_nothing<E: ExecutorUnderTest>(mak
     assert!(host.is_finished(next));
 }
 
+/// Prompts are embedded among sequences that generate, and whatever makes them leave on the way changes no
+/// number.
+pub fn prompts_are_embedded_as_each_alone<E: ExecutorUnderTest>(make: impl Fn() -> E) {
+    let stops: [fn(&mut TestHost<E>, RequestId); 2] = [TestHost::swap, TestHost::evict];
+    for stop in stops {
+        let mut host = TestHost::new(make());
+        host.set_budget(6);
+        let requests: Vec<_> = (1..=2 * SLOTS)
+            .map(|idx| host.arrive(job(&prompt(idx * 5), if idx % 3 == 0 { 6 } else { 0 })))
+            .collect();
+        let embedded = requests.iter().map(|request| host.alone(*request));
+        let embedded: Vec<_> = embedded.filter_map(|it| it.embedding.clone()).collect();
+        assert_eq!(embedded.len(), 6, "each prompt that is to be embedded is");
+        assert_ne!(embedded[0], embedded[1]);
+        for request in &requests {
+            let _started: bool = host.try_start(*request);
+        }
+        for _ in 0..4 {
+            host.turn();
+        }
+        for request in host.running() {
+            stop(&mut host, request);
+        }
+        host.run_out();
+        assert!(requests.iter().all(|request| host.is_finished(*request)));
+    }
+}
+
 /// Any interleaving of commands and steps gives every request its answer or lets it go.
 pub fn random_runs_keep_the_books<E: ExecutorUnderTest>(make: impl Fn() -> E, runs: u64) {
     for seed in 0..runs {
@@ -325,7 +354,10 @@ fn act<E: ExecutorUnderTest>(host: &mut TestHost<E>, rng: &mut Rng) {
     let known = host.requests().len() as u64;
     match (rng.u8(0..20), any) {
         (0 | 1, _) => {
-            let job = random_job(rng, 30, 40);
+            let mut job = random_job(rng, 30, 40);
+            if rng.u8(0..6) == 0 {
+                job.output_tokens_max = 0;
+            }
             let request = host.arrive(job.clone());
             arrive_with_stop(host, rng, job, request);
         }
