@@ -3,18 +3,19 @@
 use hyper::{HeaderMap, Request};
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::finished::ACCESS;
-use pointsman_driver::spans::{EarlyRefusal, Operation, SpanQueue, TraceOrigin};
+use pointsman_driver::spans::{AskedFor, EarlyRefusal, Operation, SpanQueue, TraceOrigin};
 use pointsman_events::Micros;
 use pointsman_executor::trace::TraceHeaders;
 
 use super::App;
 use super::error::ApiError;
 
-/// The part of a request in a trace, which is this operation.
+/// The part of a request in a trace, which is this operation and asks with these numbers.
 #[must_use]
-pub fn origin(operation: Operation, headers: &HeaderMap) -> TraceOrigin {
+pub fn origin(operation: Operation, headers: &HeaderMap, asked: AskedFor) -> TraceOrigin {
     TraceOrigin {
         operation,
+        asked,
         parent: TraceHeaders::read(headers),
     }
 }
@@ -34,7 +35,7 @@ impl Refusable {
         Self {
             spans: app.watched.spans.clone(),
             clock: app.watched.clock,
-            origin: origin(operation, request.headers()),
+            origin: origin(operation, request.headers(), AskedFor::default()),
             arrived: app.watched.clock.now(),
         }
     }

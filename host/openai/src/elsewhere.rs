@@ -17,6 +17,7 @@ use pointsman_http::{App, Call, RequestBody, trace};
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 use super::answer_names::{self, UnnamedAnswer};
+use super::asked::asked;
 use super::conversation::beginnings_elsewhere;
 use super::document::placed_response;
 use super::inflow::{Part, mixed};
@@ -117,6 +118,7 @@ pub(super) fn understand(
     let trace = Some(Box::new(trace::origin(
         passage.operation(),
         &caller.headers,
+        asked(&fields),
     )));
     let mut job = passing::job(passing::output_tokens(kind, &fields));
     let body = passing::without(&body, hinted);

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod answer_names;
+mod asked;
 mod chat;
 mod completions;
 mod conversation;

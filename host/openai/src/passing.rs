@@ -44,7 +44,8 @@ const PROMPT_FIELDS: [&str; 8] = [
     "documents",
 ];
 /// Fields with the bound on the tokens of an answer.
-const BOUND_FIELDS: [&str; 3] = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
+pub(super) const BOUND_FIELDS: [&str; 3] =
+    ["max_completion_tokens", "max_tokens", "max_output_tokens"];
 
 /// Headers of a request that are about its sender, and are not passed on. An encoding of the answer
 /// would hide the tokens it took.

@@ -18,6 +18,7 @@ use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::Fields;
 use pointsman_http::{App, RequestBody, trace};
 
+use super::asked::asked;
 use super::conversation::beginnings;
 use super::params::{self, Params, Transfer};
 use super::passing::{self, Passage};
@@ -94,6 +95,7 @@ pub(super) fn understand(
     let trace = Some(Box::new(trace::origin(
         passage.operation(),
         &caller.headers,
+        asked(&fields),
     )));
     if let ([(job, _)], false) = (&mut *local.works, remotes.is_empty()) {
         hints.conversation = conversation(&fields, &hints, (caller.tenant(), &target));

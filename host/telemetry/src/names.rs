@@ -18,6 +18,17 @@ pub(super) const SERVICE_INSTANCE: &str = "service.instance.id";
 pub(super) const OPERATION: &str = "gen_ai.operation.name";
 pub(super) const PROVIDER: &str = "gen_ai.provider.name";
 pub(super) const REQUEST_MODEL: &str = "gen_ai.request.model";
+pub(super) const REQUEST_STREAM: &str = "gen_ai.request.stream";
+pub(super) const REQUEST_CHOICES: &str = "gen_ai.request.choice.count";
+pub(super) const REQUEST_TOKENS_MAX: &str = "gen_ai.request.max_tokens";
+pub(super) const REQUEST_SEED: &str = "gen_ai.request.seed";
+pub(super) const REQUEST_TEMPERATURE: &str = "gen_ai.request.temperature";
+pub(super) const REQUEST_TOP_P: &str = "gen_ai.request.top_p";
+pub(super) const REQUEST_TOP_K: &str = "gen_ai.request.top_k";
+pub(super) const REQUEST_FREQUENCY_PENALTY: &str = "gen_ai.request.frequency_penalty";
+pub(super) const REQUEST_PRESENCE_PENALTY: &str = "gen_ai.request.presence_penalty";
+/// The hash of the session's name, never the name.
+pub(super) const CONVERSATION: &str = "gen_ai.conversation.id";
 pub(super) const RESPONSE_MODEL: &str = "gen_ai.response.model";
 pub(super) const FINISH_REASONS: &str = "gen_ai.response.finish_reasons";
 pub(super) const FIRST_CHUNK_SECONDS: &str = "gen_ai.response.time_to_first_chunk";

@@ -83,6 +83,8 @@ pub(super) enum Value {
     Whole(Whole),
     #[serde(rename = "doubleValue")]
     Double(f64),
+    #[serde(rename = "boolValue")]
+    Flag(bool),
     #[serde(rename = "arrayValue")]
     List { values: Vec<Value> },
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pointsman_driver::clock::SystemClock;
-use pointsman_driver::spans::{Operation, PlacementEnd, PlacementSpan, RequestSpan, Wait};
+use pointsman_driver::spans::{
+    AskedFor, Operation, PlacementEnd, PlacementSpan, RequestSpan, Wait,
+};
 use pointsman_executor::delivery::StopReason;
 use pointsman_executor::trace::SpanId;
 use pointsman_interface::Micros;
@@ -161,6 +163,7 @@ impl Encoding<'_> {
         list.push(Attribute::text(names::OPERATION, word(request.operation)));
         list.push(Attribute::text(names::PROVIDER, provider));
         list.extend(model.map(|model| Attribute::text(names::REQUEST_MODEL, model)));
+        list.extend(of_asked(&request.asked));
         list.extend(of_placement(placement));
         if let Some(server) = &placement.server {
             list.push(Attribute::text(names::SERVER_ADDRESS, server.host()));
@@ -170,6 +173,9 @@ impl Encoding<'_> {
         list.push(Attribute::text(names::PLACEMENT_END, end));
         let tokens = placement.output_tokens;
         list.push(Attribute::whole(names::PLACEMENT_TOKENS, tokens));
+        if placement.end == PlacementEnd::Served {
+            list.extend(self.of_usage(&placement.model, tokens));
+        }
         if is_failure(placement.end) {
             list.push(Attribute::text(names::ERROR_TYPE, end));
             span.status = Status::error(&placement.why);
@@ -199,6 +205,9 @@ impl Encoding<'_> {
         }
         let model = request.model.as_deref();
         list.extend(model.map(|model| Attribute::text(names::REQUEST_MODEL, model)));
+        list.extend(of_asked(&request.asked));
+        let session = request.session.map(|session| format!("{:016x}", session.0));
+        list.extend(session.map(|session| Attribute::text(names::CONVERSATION, session)));
         list
     }
 
@@ -207,19 +216,7 @@ impl Encoding<'_> {
         let request = self.request;
         let last = request.placements.last();
         let model = last.map_or("", |placement| &*placement.model);
-        let mut list = Vec::new();
-        if !model.is_empty() {
-            list.push(Attribute::text(names::RESPONSE_MODEL, model));
-        }
-        if let Some(tokens) = request.input_tokens {
-            list.push(Attribute::whole(names::INPUT_TOKENS, tokens));
-        }
-        if request.cached_tokens > 0 {
-            let tokens = request.cached_tokens;
-            list.push(Attribute::whole(names::CACHED_TOKENS, tokens));
-        }
-        let tokens = request.output_tokens;
-        list.push(Attribute::whole(names::OUTPUT_TOKENS, tokens));
+        let mut list = self.of_usage(model, request.output_tokens);
         if let Some(stop) = request.stop {
             let values = vec![Value::Text(reason(stop).to_owned())];
             list.push(Attribute {
@@ -231,6 +228,24 @@ impl Encoding<'_> {
             let since = seconds(first.since(request.arrived));
             list.push(Attribute::double(names::FIRST_CHUNK_SECONDS, since));
         }
+        list
+    }
+
+    /// The model that answered, and the tokens that it read and generated.
+    fn of_usage(&self, model: &str, generated: u32) -> Vec<Attribute> {
+        let request = self.request;
+        let mut list = Vec::new();
+        if !model.is_empty() {
+            list.push(Attribute::text(names::RESPONSE_MODEL, model));
+        }
+        if let Some(tokens) = request.input_tokens {
+            list.push(Attribute::whole(names::INPUT_TOKENS, tokens));
+        }
+        if request.cached_tokens > 0 {
+            let tokens = request.cached_tokens;
+            list.push(Attribute::whole(names::CACHED_TOKENS, tokens));
+        }
+        list.push(Attribute::whole(names::OUTPUT_TOKENS, generated));
         list
     }
 
@@ -272,6 +287,31 @@ const CANCELLED: &str = "cancelled";
 /// A time of a clock that started at `epoch`, in ns since 1970.
 pub(super) fn nanos(epoch: Micros, at: Micros) -> Whole {
     Whole(epoch.0.saturating_add(at.0).saturating_mul(1000))
+}
+
+/// The numbers that the client asked with.
+fn of_asked(asked: &AskedFor) -> Vec<Attribute> {
+    let stream = asked.stream.map(|stream| Attribute {
+        key: names::REQUEST_STREAM,
+        value: Value::Flag(stream),
+    });
+    let wholes = [
+        (names::REQUEST_CHOICES, asked.choices.map(u64::from)),
+        (names::REQUEST_TOKENS_MAX, asked.tokens_max.map(u64::from)),
+        (names::REQUEST_SEED, asked.seed),
+    ];
+    let doubles = [
+        (names::REQUEST_TEMPERATURE, asked.temperature),
+        (names::REQUEST_TOP_P, asked.top_p),
+        (names::REQUEST_TOP_K, asked.top_k),
+        (names::REQUEST_FREQUENCY_PENALTY, asked.frequency_penalty),
+        (names::REQUEST_PRESENCE_PENALTY, asked.presence_penalty),
+    ];
+    let wholes = wholes.into_iter();
+    let wholes = wholes.filter_map(|(key, number)| Some(Attribute::whole(key, number?)));
+    let doubles = doubles.into_iter();
+    let doubles = doubles.filter_map(|(key, number)| Some(Attribute::double(key, number?)));
+    stream.into_iter().chain(wholes).chain(doubles).collect()
 }
 
 /// The place and the decision behind it.

@@ -16,3 +16,4 @@ mod prefix_cache;
 mod sampling;
 mod schemathesis;
 mod tools;
+mod traced;

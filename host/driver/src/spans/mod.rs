@@ -44,12 +44,28 @@ pub const SPANS_MAX: usize = 2048;
 pub const PLACEMENTS_MAX: usize = 16;
 
 /// A request's part in a trace, as HTTP has read it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TraceOrigin {
     /// The operation that the client asks for.
     pub operation: Operation,
+    /// The numbers that it asks with.
+    pub asked: AskedFor,
     /// The trace that the client names; absent: none.
     pub parent: Option<TraceHeaders>,
+}
+
+/// The numbers that a client asks with; absent: it does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AskedFor {
+    pub stream: Option<bool>,
+    pub choices: Option<u32>,
+    pub tokens_max: Option<u32>,
+    pub seed: Option<u64>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub top_k: Option<f64>,
+    pub frequency_penalty: Option<f64>,
+    pub presence_penalty: Option<f64>,
 }
 
 /// The spans of the requests in hand.

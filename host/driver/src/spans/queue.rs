@@ -22,7 +22,7 @@ pub struct SpanQueue {
 }
 
 /// A request that was refused before the driver heard of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EarlyRefusal {
     /// The request's part in a trace.
     pub origin: TraceOrigin,

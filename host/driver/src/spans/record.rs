@@ -1,11 +1,11 @@
 //! The spans of one request.
 
-use pointsman_core::{Micros, Outcome, RequeuedWhy, Stay};
+use pointsman_core::{Micros, Outcome, RequeuedWhy, SessionKey, Stay};
 use pointsman_executor::delivery::StopReason;
 use pointsman_executor::server::ServerUrl;
 use pointsman_executor::trace::{SpanContext, SpanId, TraceHeaders};
 
-use super::{EarlyRefusal, PLACEMENTS_MAX, TraceOrigin, drawn_span};
+use super::{AskedFor, EarlyRefusal, PLACEMENTS_MAX, TraceOrigin, drawn_span};
 use crate::message::{Submission, TicketId};
 use crate::metrics::ending;
 
@@ -34,7 +34,7 @@ pub enum Operation {
 }
 
 /// A request that has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RequestSpan {
     /// The request's own span.
     pub context: SpanContext,
@@ -44,6 +44,10 @@ pub struct RequestSpan {
     pub ticket: Option<TicketId>,
     /// The operation that the client asked for.
     pub operation: Operation,
+    /// The numbers that the client asked with.
+    pub asked: AskedFor,
+    /// The key of the session that the client named; absent: none.
+    pub session: Option<SessionKey>,
     /// The tenant; absent: the driver never heard of the request.
     pub tenant: Option<String>,
     /// The model that the client named; absent: none, or the driver never heard of the request.
@@ -143,6 +147,8 @@ impl RequestSpan {
             parent: origin.parent.clone(),
             ticket: None,
             operation: origin.operation,
+            asked: origin.asked,
+            session: None,
             tenant: None,
             model: None,
             input_tokens: None,
@@ -192,6 +198,7 @@ impl Recording {
             ticket: Some(ticket),
             tenant: Some(submission.tenant.clone()),
             model: submission.model.clone(),
+            session: submission.hints.session,
             input_tokens: input_tokens.filter(|tokens| *tokens > 0),
             ..RequestSpan::new(context, origin, now)
         };

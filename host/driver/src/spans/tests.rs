@@ -22,6 +22,7 @@ fn submission() -> Submission {
     };
     let origin = TraceOrigin {
         operation: Operation::Chat,
+        asked: AskedFor::default(),
         parent: None,
     };
     Submission {
@@ -85,6 +86,7 @@ fn a_refused_request_is_recorded_as_its_client_says_and_has_nothing_of_the_drive
         spans.queue().refused(EarlyRefusal {
             origin: TraceOrigin {
                 operation: Operation::Chat,
+                asked: AskedFor::default(),
                 parent,
             },
             arrived: Micros(1),
