@@ -26,6 +26,7 @@ use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::Fields;
 use pointsman_http::{App, Call, RequestBody, trace};
 
+use super::asked::asked;
 use super::completions::prompts_of;
 use super::inflow::Inflow;
 use super::params::{self, Unbuilt};
@@ -144,10 +145,12 @@ fn understand_here(
     let Some(hints) = kept_here(&target, hints)? else {
         return Ok(None);
     };
+    let asked = asked(&fields);
     let (inputs, encoding) = read(&mut fields, reader)?;
     let trace = Some(Box::new(trace::origin(
         origin.passage.operation(),
         &caller.headers,
+        asked,
     )));
     let model = &target.model.name;
     let submissions = inputs.into_iter().map(|input| Submission {
