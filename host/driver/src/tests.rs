@@ -309,7 +309,9 @@ fn texts(deliveries: &mut Deliveries) -> Vec<String> {
     let all = std::iter::from_fn(|| deliveries.try_next());
     let texts = all.filter_map(|delivery| match delivery {
         Delivery::Text(piece) => Some(piece.text),
-        Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => None,
+        Delivery::Embedding(_) | Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => {
+            None
+        }
     });
     texts.collect()
 }
