@@ -1,7 +1,8 @@
 //! `cargo xtask bench gateway`: what Pointsman costs before another server, and what others cost.
 //!
 //! Rounds go from one gateway to the next, so that all see the same machine. With `--quick`: fewer requests;
-//! with `--idle`: only what idle streams cost.
+//! with `--idle`: only what idle streams cost; with `--litellm`: only the requests a second
+//! beside LiteLLM's proxy.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -9,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pointsman_tests::gateway::peers::{Gateway, PEERS};
+use pointsman_tests::gateway::peers::{BESIDE_LITELLM, Gateway, PEERS, Peer};
 use pointsman_tests::gateway::{Arrivals, Load, Measured, StampServer, idle, measure};
 use pointsman_tests::serving::target;
 
@@ -37,6 +38,11 @@ const LOADS: [(&str, Load); 6] = [
         load(220 << 10, 0, Arrivals::Closed(64), 2000),
     ),
 ];
+/// The load beside LiteLLM's proxy.
+const LITELLM_LOADS: [(&str, Load); 1] = [(
+    "1 KB, 64 whole",
+    load(1 << 10, 0, Arrivals::Closed(64), 3000),
+)];
 const ROUNDS: usize = 3;
 /// The most streams of a load in a closed loop, with room for an open one that lags behind.
 const STREAMS: usize = 1000;
@@ -70,8 +76,11 @@ fn main() -> Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
+        if has("--litellm") {
+            return compare(&BESIDE_LITELLM, &LITELLM_LOADS, part).await;
+        }
         if !has("--idle") {
-            compare(part).await?;
+            compare(&PEERS, &LOADS, part).await?;
         }
         rest(part).await
     })
@@ -85,7 +94,7 @@ async fn rest(part: usize) -> Result<()> {
         "\n{count} idle streams{:>20} {:>12} {:>12}",
         "MB", "KB each", "CPU %"
     );
-    for gateway in gateways(server.addr(), count).await? {
+    for gateway in gateways(&PEERS, server.addr(), count).await? {
         let cost = match idle::measure(&gateway, count, IDLE).await {
             Ok(cost) => cost,
             Err(error) => {
@@ -105,21 +114,21 @@ async fn rest(part: usize) -> Result<()> {
     Ok(())
 }
 
-/// Compares all gateways, each with one part in `part` of the requests.
-async fn compare(part: usize) -> Result<()> {
+/// Compares gateways under each load, with one part in `part` of its requests.
+async fn compare(peers: &[Peer], loads: &[(&str, Load)], part: usize) -> Result<()> {
     let server = StampServer::start().await?;
-    let gateways = gateways(server.addr(), STREAMS).await?;
+    let gateways = gateways(peers, server.addr(), STREAMS).await?;
     println!(
         "Microseconds, p50 / p99. First: to the first byte. Chunk: a chunk's way. Gap: the longest between"
     );
     println!(
         "two chunks of a stream, which the server writes every 3000. CPU: of the gateway, per request."
     );
-    for (name, load) in LOADS {
+    for (name, load) in loads {
         let mut rows: Vec<Row> = (0..=gateways.len()).map(|_| Row::default()).collect();
         let load = Load {
             requests: (load.requests / ROUNDS / part).max(1),
-            ..load
+            ..*load
         };
         for _ in 0..ROUNDS {
             for (row, gateway) in rows
@@ -141,11 +150,11 @@ async fn compare(part: usize) -> Result<()> {
     Ok(())
 }
 
-/// All gateways that are installed, each fit for so many streams at once.
-async fn gateways(server: SocketAddr, streams: usize) -> Result<Vec<Gateway>> {
+/// The gateways of `peers` that are installed, each fit for so many streams at once.
+async fn gateways(peers: &[Peer], server: SocketAddr, streams: usize) -> Result<Vec<Gateway>> {
     let (tools, built) = (target().join("peers"), target().join("release"));
     let mut gateways = Vec::new();
-    for peer in PEERS {
+    for peer in peers {
         match peer.program(&tools, &built) {
             Some(program) => gateways.push(peer.start(&program, server, streams).await?),
             None => println!("{} is not installed, and left out", peer.name()),

@@ -37,7 +37,7 @@ pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<
     known(name, &names(&workspace.root.join(FOLDER))?)?;
     policies::build_all(workspace)?;
     match name {
-        GATEWAY => peers::prepare(workspace)?,
+        GATEWAY => peers::prepare(workspace, args)?,
         CUDA => device::test(workspace)?,
         _ => {}
     }

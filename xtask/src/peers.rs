@@ -16,12 +16,20 @@ const PYTHON: [(&str, &str); 2] = [
     ("sglang-router", "sglang-router==0.3.2"),
 ];
 
-/// Installs the gateways, and builds the server in release.
-pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
+/// LiteLLM's proxy, which takes 750 MB and is installed where it is asked for.
+const LITELLM: (&str, &str) = ("litellm", "litellm[proxy]==1.108.7");
+const WITH_LITELLM: &str = "--litellm";
+
+/// Installs the gateways that a benchmark with these arguments compares, and builds the server in release.
+pub(crate) fn prepare(workspace: &Workspace, args: &[String]) -> Result<()> {
     if let Err(error) = apt::provide(&["nginx"], &["nginx-light"]) {
         println!("nginx is left out: {error:#}");
     }
-    for (name, package) in PYTHON {
+    let litellm = args
+        .iter()
+        .any(|arg| arg == WITH_LITELLM)
+        .then_some(LITELLM);
+    for (name, package) in PYTHON.into_iter().chain(litellm) {
         let folder = workspace.target.join("peers").join(name);
         if let Err(error) = python::provide(&folder, package) {
             println!("{name} is left out: {error:#}");

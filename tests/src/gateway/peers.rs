@@ -18,9 +18,14 @@ pub enum Peer {
     Nginx,
     Envoy,
     SglangRouter,
+    /// LiteLLM's proxy.
+    LiteLlm,
 }
 
-/// All gateways.
+/// The gateways of LiteLLM's comparison: it takes milliseconds of a processor for a request, and writes what it passes on anew.
+pub const BESIDE_LITELLM: [Peer; 2] = [Peer::Pointsman, Peer::LiteLlm];
+
+/// The gateways that pass requests on as they are.
 pub const PEERS: [Peer; 4] = [
     Peer::Pointsman,
     Peer::Nginx,
@@ -64,6 +69,7 @@ impl Peer {
             Peer::Nginx => "nginx",
             Peer::Envoy => "envoy",
             Peer::SglangRouter => "sglang-router",
+            Peer::LiteLlm => "litellm",
         }
     }
 
@@ -76,6 +82,7 @@ impl Peer {
             Peer::Nginx => PathBuf::from("/usr/sbin/nginx"),
             Peer::Envoy => tools.join("envoy/bin/envoy"),
             Peer::SglangRouter => tools.join("sglang-router/bin/python"),
+            Peer::LiteLlm => tools.join("litellm/bin/litellm"),
         };
         program.is_file().then_some(program)
     }
@@ -144,6 +151,15 @@ impl Peer {
                 let metrics = free_address()?.port().to_string();
                 command.args(["--prometheus-port", &metrics, "--log-level", "error"]);
             }
+            Peer::LiteLlm => {
+                let config = folder.join("litellm.yaml");
+                fs::write(&config, litellm(server))?;
+                command.arg("--config").arg(&config);
+                command.args(["--host", "127.0.0.1", "--port", &addr.port().to_string()]);
+                command.args(["--num_workers", "2", "--telemetry", "False"]);
+                // Prices of models come with the package.
+                command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+            }
         }
         Ok(command)
     }
@@ -167,6 +183,13 @@ fn nginx(folder: &Path, addr: SocketAddr, server: SocketAddr) -> String {
          upstream server {{ server {server}; keepalive 256; keepalive_requests 1000000; }}\n  \
          server {{\n    listen {addr};\n    location / {{\n      proxy_pass http://server;\n      \
          proxy_http_version 1.1;\n      proxy_set_header Connection \"\";\n      proxy_buffering off;\n    }}\n  }}\n}}\n"
+    )
+}
+
+fn litellm(server: SocketAddr) -> String {
+    format!(
+        "model_list:\n- model_name: bench\n  litellm_params:\n    model: openai/bench\n    \
+         api_base: http://{server}/v1\n    api_key: none\n"
     )
 }
 
