@@ -125,6 +125,11 @@ async fn be_added(operator: Client, elsewhere: &MockBackend) -> Result<&'static 
         "url": elsewhere.url(), "executor": "added", "key": "zqx7-added-key",
         "headers": ["x-zqx7-added: zqx7-header"], "poll-ms": 50,
     });
+    let misspelt = json!({
+        "url": elsewhere.url(), "kee": "zqx7-added-key", "header": ["x-zqx7-added: zqx7-header"],
+    });
+    let refused = operator.post("/admin/executors", &misspelt).await?;
+    ensure!(refused.status == 400, "{:?}", refused.json());
     let added = operator.post("/admin/executors", &order).await?;
     ensure!(added.status == 201, "{:?}", added.json());
     let is_sent = |seen: &Seen| seen.headers.contains_key("x-zqx7-added");

@@ -2,12 +2,13 @@
 //!
 //! # Invariants
 //! 1. No key is in a line: of an order's body, the fields with one are left out
-//!    (`tests::what_is_secret_is_left_out`).
+//!    (`tests::what_is_secret_is_left_out`), and of one that was not understood all values, since a
+//!    misspelt field may have one (`tests::of_an_order_that_is_not_understood_the_fields_are_named`).
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use hyper::{HeaderMap, Request};
+use hyper::{HeaderMap, Request, StatusCode};
 use serde_json::Value;
 
 use super::auth::ApiKeys;
@@ -31,7 +32,16 @@ pub(super) struct Audit {
 
 /// The body of an order as the line has it, once it was read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OrderBody(Arc<OnceLock<String>>);
+pub(super) struct OrderBody(Arc<OnceLock<BodyText>>);
+
+/// The body of an order, no longer than a line may be.
+#[derive(Clone, Debug)]
+struct BodyText {
+    /// The fields with their values, but for what is secret.
+    fields: String,
+    /// The names of the fields.
+    names: String,
+}
 
 impl Audit {
     /// The order that a request is, from the address `from`.
@@ -56,7 +66,7 @@ impl Audit {
             by = self.by,
             from = self.from.map(tracing::field::display),
             order = self.order,
-            body = self.body.0.get(),
+            body = self.body.0.get().map(|body| body.after(status)),
             status,
             "order"
         );
@@ -72,33 +82,54 @@ fn who(keys: &ApiKeys, headers: &HeaderMap) -> &'static str {
 impl OrderBody {
     /// Keeps the body of the order for its line.
     pub(super) fn keep(&self, bytes: &[u8]) {
-        if let Some(text) = text(bytes) {
+        if let Some(text) = BodyText::of(bytes) {
             // A request has one body.
             drop(self.0.set(text));
         }
     }
 }
 
-/// The body of an order without what is secret, and no longer than a line may be; absent: it says nothing.
-fn text(bytes: &[u8]) -> Option<String> {
-    let Ok(mut body) = serde_json::from_slice::<Value>(bytes) else {
-        return (!bytes.is_empty()).then(|| "(not JSON)".to_owned());
-    };
-    let fields = body.as_object_mut()?;
-    for name in SECRET {
-        if let Some(value) = fields.get_mut(name) {
-            *value = Value::from("(secret)");
+// === impl BodyText ===
+
+impl BodyText {
+    /// The text of a body; absent: it says nothing.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let Ok(mut body) = serde_json::from_slice::<Value>(bytes) else {
+            let said = || "(not JSON)".to_owned();
+            return (!bytes.is_empty()).then(|| Self {
+                fields: said(),
+                names: said(),
+            });
+        };
+        let fields = body.as_object_mut().filter(|fields| !fields.is_empty())?;
+        let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+        let names = cut(names.join(", "));
+        for name in SECRET {
+            if let Some(value) = fields.get_mut(name) {
+                *value = Value::from("(secret)");
+            }
+        }
+        let fields = cut(body.to_string());
+        Some(Self { fields, names })
+    }
+
+    /// The text for the line of an order that was answered with `status`.
+    fn after(&self, status: u16) -> &str {
+        if status == StatusCode::BAD_REQUEST.as_u16() {
+            &self.names
+        } else {
+            &self.fields
         }
     }
-    if fields.is_empty() {
-        return None;
-    }
-    let mut text = body.to_string();
+}
+
+/// The beginning of a text, as much of it as a line may have.
+fn cut(mut text: String) -> String {
     if text.len() > BODY_BYTES_MAX {
         text.truncate(text.floor_char_boundary(BODY_BYTES_MAX));
         text.push('…');
     }
-    Some(text)
+    text
 }
 
 #[cfg(test)]
@@ -110,19 +141,26 @@ mod tests {
         let body =
             br#"{"url": "http://gpu", "key": "sesame", "headers": ["x-a: sesame"], "slots": 3}"#;
         let expected = r#"{"key":"(secret)","headers":"(secret)","slots":3,"url":"http://gpu"}"#;
-        let said = text(body).unwrap();
+        let said = BodyText::of(body).unwrap().fields;
         let same = |text: &str| serde_json::from_str::<Value>(text).unwrap();
         assert_eq!(same(&said), same(expected));
         assert!(!said.contains("sesame"), "{said}");
-        assert_eq!(text(b"{}"), None);
-        assert_eq!(text(b""), None);
-        assert_eq!(text(b"sesame").as_deref(), Some("(not JSON)"));
+        assert!(BodyText::of(b"{}").is_none() && BodyText::of(b"").is_none());
+        let said = BodyText::of(b"sesame").unwrap();
+        assert_eq!([said.after(400), said.after(200)], ["(not JSON)"; 2]);
+    }
+
+    #[test]
+    fn of_an_order_that_is_not_understood_the_fields_are_named() {
+        let said = BodyText::of(br#"{"header": ["x-a: sesame"], "slots": 3}"#).unwrap();
+        assert_eq!(said.after(400), "header, slots");
+        assert!(said.after(201).contains("sesame"));
     }
 
     #[test]
     fn a_long_order_is_cut() {
         let body = format!(r#"{{"name": "{}"}}"#, "ä".repeat(1000));
-        let said = text(body.as_bytes()).unwrap();
+        let said = BodyText::of(body.as_bytes()).unwrap().fields;
         assert!(
             said.len() <= BODY_BYTES_MAX + 3 && said.ends_with('…'),
             "{said}"
