@@ -339,9 +339,9 @@ async fn a_request_that_is_refused_at_the_door_is_a_span_of_its_clients_trace() 
         (
             "/v1/embeddings",
             r#"{"model": "demo"}"#,
-            404,
+            400,
             "embeddings",
-            "not_found",
+            "missing_required_parameter",
         ),
     ];
     for (at, (path, body, status, operation, code)) in cases.into_iter().enumerate() {
