@@ -139,6 +139,22 @@ pub enum Recovered {
 }
 
 impl Job {
+    /// Makes a job of a prompt whose tokens are chosen as the model says, with nothing else that a client may want.
+    #[must_use]
+    pub fn new(prompt: Vec<u32>, output_tokens_max: u32) -> Self {
+        Self {
+            prompt,
+            output_tokens_max,
+            sampling: Sampling::NEUTRAL,
+            stop: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            form: None,
+            shown_tokens: Vec::new(),
+            call: None,
+        }
+    }
+
     /// True if nothing is generated, and the prompt is embedded.
     #[must_use]
     pub fn is_to_embed(&self) -> bool {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use pointsman_driver::message::Submission;
 use pointsman_events::Micros;
+use pointsman_executor::job::Job;
 use pointsman_http::answer::{HttpAnswer, HttpReply, JSON, Responses};
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::Fields;
@@ -120,7 +121,7 @@ pub(super) fn understand(
         &caller.headers,
         asked(&fields),
     )));
-    let mut job = passing::job(passing::output_tokens(kind, &fields));
+    let mut job = Job::new(Vec::new(), passing::output_tokens(kind, &fields));
     let body = passing::without(&body, hinted);
     let about = (target.name.as_deref(), prompt_tokens);
     job.call = Some(Arc::new(passage.call(&caller.headers, body, about)));

@@ -8,7 +8,6 @@ use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, Request};
 use pointsman_driver::spans::Operation;
 use pointsman_events::PromptBlocks;
-use pointsman_executor::job::{Job, Sampling};
 use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall};
 use pointsman_http::fields::{Fields, read_whole};
 use serde_json::value::RawValue;
@@ -123,21 +122,6 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
         }
     }
     passed
-}
-
-/// The job of a request that only servers elsewhere can serve, but for its call.
-pub(super) fn job(output_tokens_max: u32) -> Job {
-    Job {
-        prompt: Vec::new(),
-        output_tokens_max,
-        sampling: Sampling::NEUTRAL,
-        stop: Vec::new(),
-        ignore_eos: false,
-        logprobs: None,
-        form: None,
-        shown_tokens: Vec::new(),
-        call: None,
-    }
 }
 
 /// Tokens of the prompt in `fields`, as well as they can be told from its bytes; at least 1.

@@ -384,7 +384,7 @@ fn output_bound(
 impl Local {
     /// A request that no engine reads.
     fn none(kind: CompletionKind, fields: &Fields<'_>, sharing: prefix::Sharing<'_>) -> Self {
-        let job = passing::job(passing::output_tokens(kind, fields));
+        let job = Job::new(Vec::new(), passing::output_tokens(kind, fields));
         Self {
             works: vec![(job, passing::prompt_blocks(fields, sharing))],
             of_prompt: 1,

@@ -10,15 +10,8 @@ use crate::message::Hints;
 
 fn submission() -> Submission {
     let job = Job {
-        prompt: vec![1, 2, 3],
-        output_tokens_max: 4,
         sampling: Sampling::GREEDY,
-        stop: Vec::new(),
-        ignore_eos: false,
-        logprobs: None,
-        form: None,
-        shown_tokens: Vec::new(),
-        call: None,
+        ..Job::new(vec![1, 2, 3], 4)
     };
     let origin = TraceOrigin {
         operation: Operation::Chat,

@@ -100,15 +100,8 @@ pub fn start(name: SequenceRef, sequence: JobState, blocks: Vec<BlockId>) -> Sta
 /// Returns a greedy job without stop strings.
 pub fn job(prompt: &[u32], output_tokens_max: u32) -> Job {
     Job {
-        prompt: prompt.to_vec(),
-        output_tokens_max,
         sampling: Sampling::GREEDY,
-        stop: Vec::new(),
-        ignore_eos: false,
-        logprobs: None,
-        form: None,
-        shown_tokens: Vec::new(),
-        call: None,
+        ..Job::new(prompt.to_vec(), output_tokens_max)
     }
 }
 

@@ -327,15 +327,8 @@ impl Stage {
 
     fn submit(&mut self) {
         let job = Job {
-            prompt: vec![1, 2, 3],
-            output_tokens_max: 4,
             sampling: Sampling::GREEDY,
-            stop: Vec::new(),
-            ignore_eos: false,
-            logprobs: None,
-            form: None,
-            shown_tokens: Vec::new(),
-            call: None,
+            ..Job::new(vec![1, 2, 3], 4)
         };
         let (sink, closing, deliveries) = channel(job.output_tokens_max);
         self.asked.push(deliveries);
