@@ -10,7 +10,6 @@
 //! | inputs of a request | 2048, OpenAI's number | 400 |
 //! | requests of its inputs in hand at once | 64 | the others wait here |
 
-mod base64;
 mod document;
 
 use std::collections::VecDeque;
@@ -20,7 +19,7 @@ use http::StatusCode;
 use pointsman_driver::catalog::ExecutorEntry;
 use pointsman_driver::message::{Hints, Submission};
 use pointsman_events::Micros;
-use pointsman_executor::job::{Job, Sampling};
+use pointsman_executor::job::Job;
 use pointsman_http::answer::{HttpReply, JSON, reply};
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::Fields;
@@ -129,6 +128,9 @@ fn understand_here(
     let caller = origin.caller;
     let catalog = caller.holder.view(app.catalog());
     let has_servers = catalog.executors.iter().any(ExecutorEntry::is_remote);
+    if has_servers && catalog.executors.iter().all(ExecutorEntry::is_remote) {
+        return Ok(None);
+    }
     let mut fields = match Fields::parse(body) {
         Ok(fields) if fields.has("model") || !has_servers => fields,
         Err(error) if !has_servers => return Err(error),
@@ -157,7 +159,7 @@ fn understand_here(
         model: target.name.clone(),
         tenant: caller.tenant().to_owned(),
         prompt_blocks: prompt_blocks(app, &catalog, (caller.tenant(), model), &input),
-        job: Arc::new(job(input)),
+        job: Arc::new(Job::new(input, 0)),
         hints: hints.clone(),
         trace: trace.clone(),
     });
@@ -205,21 +207,6 @@ fn read(
         Ok(tokens)
     });
     Ok((inputs.collect::<Result<_, _>>()?, encoding))
-}
-
-/// The job of an input.
-fn job(prompt: Vec<u32>) -> Job {
-    Job {
-        prompt,
-        output_tokens_max: 0,
-        sampling: Sampling::NEUTRAL,
-        stop: Vec::new(),
-        ignore_eos: false,
-        logprobs: None,
-        form: None,
-        shown_tokens: Vec::new(),
-        call: None,
-    }
 }
 
 // === Answering ===

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Encoding, INPUT, INPUTS_MAX, UNBUILT, base64};
+use super::{Encoding, INPUT, INPUTS_MAX, UNBUILT};
 use crate::completions::prompt_schema_of;
 use crate::document::placed_response;
 use crate::hints::{self, BODY_FIELD};
@@ -86,7 +86,7 @@ impl Numbers {
             Encoding::Float => Self::Float(numbers.to_vec()),
             Encoding::Base64 => {
                 let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
-                Self::Base64(base64::encode(&bytes.collect::<Vec<_>>()))
+                Self::Base64(base64::encode(bytes.collect::<Vec<_>>()))
             }
         }
     }
