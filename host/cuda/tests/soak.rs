@@ -17,34 +17,23 @@ use std::sync::Arc;
 
 use pointsman_core::Micros;
 use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::test_util::models;
-use safetensors::Dtype;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use soak::{Device, MINUTE, MODELS, SHAPE, Soak, kv_blocks};
+use soak::{Device, Hosted, MINUTE, MODELS, SHAPE, Soak, hosted, kv_blocks};
 
-/// Models of two shapes, as small as kernels take them.
-fn hosted() -> Rc<[Arc<HostModel>]> {
+/// Shapes of the models: two, as small as kernels take them.
+fn shapes() -> [Value; MODELS] {
     let shape = |kv_heads: u32| {
         json!({"num_key_value_heads": kv_heads, "vocab_size": load::VOCAB_SIZE, "num_hidden_layers": 1,
             "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "head_dim": 8})
     };
-    let models = (1..).zip([1, 2, 1].map(shape));
-    let models = models.map(|(seed, changes)| {
-        let config = models::config(changes);
-        models::load(&config, &models::tensors(&config, seed), Dtype::BF16)
-    });
-    models.collect()
+    [1, 2, 1].map(shape)
 }
 
 /// A device with memory of its own.
-fn device(hosted: &Rc<[Arc<HostModel>]>) -> Device {
-    let per_token = hosted
-        .iter()
-        .map(|model| kv_bytes_per_token(model.config()));
-    let bytes = per_token.max().unwrap() * u64::from(SHAPE.tokens_per_block);
-    let device = CudaDevice::new(0, kv_blocks(bytes)).unwrap();
+fn device(hosted: &Hosted) -> Device {
+    let blocks = kv_blocks(hosted, kv_bytes_per_token);
+    let device = CudaDevice::new(0, blocks).unwrap();
     let hosted = Rc::clone(hosted);
     Rc::new(move |place| {
         let model = Arc::clone(&hosted[place]);
@@ -55,8 +44,7 @@ fn device(hosted: &Rc<[Arc<HostModel>]>) -> Device {
 #[test]
 fn minutes_of_load_leave_nothing_behind() {
     let emulation = emulation::alone();
-    let hosted = hosted();
-    assert_eq!(hosted.len(), MODELS);
+    let hosted = hosted(shapes());
     let devices = [device(&hosted), device(&hosted)];
     let soak = Soak::new(1, devices, &device(&hosted));
     let taken = emulation.allocated();

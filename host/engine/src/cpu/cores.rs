@@ -11,8 +11,6 @@ use crate::model::backend::DeviceError;
 
 /// The most cores that a list names, by the size of the kernel's set of them.
 const CORES_MAX: usize = 1024;
-/// Said where threads run on any core.
-const NO_CORES: &str = "this system keeps no thread to some cores";
 
 /// A set of cores, by the numbers that the system gives them. Written as Linux writes its lists: `0-3,8`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +45,10 @@ impl Cores {
     /// # Errors
     /// If it may not, or the system keeps no thread to some cores.
     pub fn check(&self) -> Result<(), DeviceError> {
-        let usable =
-            Self::usable().ok_or_else(|| DeviceError(format!("{NO_CORES}; leave `cores` out")))?;
+        let none = || {
+            DeviceError("this system keeps no thread to some cores; leave `cores` out".to_owned())
+        };
+        let usable = Self::usable().ok_or_else(none)?;
         match Self::of(self.0.difference(&usable.0)) {
             None => Ok(()),
             Some(beyond) => Err(DeviceError(format!(

@@ -12,6 +12,7 @@ pub mod gguf;
 pub mod models;
 pub mod schedules;
 pub mod scripted;
+pub mod stepped;
 pub mod subjects;
 pub mod texts;
 

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
-use pointsman_core::{BlockCopy, BlockHash, PromptBlocks};
-use pointsman_engine::model::backend::{
-    Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait, TokenChooser,
-};
+use pointsman_core::{BlockHash, PromptBlocks};
+use pointsman_engine::model::backend::{Backend, DeviceError};
+use pointsman_engine::test_util::stepped::Stepped;
 use pointsman_engine::test_util::{demo_text, solo};
 use pointsman_executor::job::Job;
 use pointsman_executor::test_util::{WholeAnswer, random_job};
@@ -81,57 +80,12 @@ pub(crate) fn prompt_blocks(prompt: &[u32], tokens_per_block: u32) -> PromptBloc
 }
 
 /// A backend whose device fails after a number of steps, drawn anew for each life.
-pub(crate) struct Mortal {
-    pub(crate) backend: Box<dyn Backend>,
-    pub(crate) steps_left: u32,
-}
-
-impl Backend for Mortal {
-    fn vocab_size(&self) -> usize {
-        self.backend.vocab_size()
-    }
-
-    fn tokens_per_block(&self) -> u32 {
-        self.backend.tokens_per_block()
-    }
-
-    fn blocks_total(&self) -> u32 {
-        self.backend.blocks_total()
-    }
-
-    fn context_tokens(&self) -> u32 {
-        self.backend.context_tokens()
-    }
-
-    fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
-        self.steps_left = self.steps_left.saturating_sub(1);
-        if self.steps_left == 0 {
-            return Err(DeviceError(LOST.into()));
+pub(crate) fn mortal(backend: Box<dyn Backend>, mut steps_left: u32) -> Stepped {
+    Stepped::new(backend, move || {
+        steps_left = steps_left.saturating_sub(1);
+        match steps_left {
+            0 => Err(DeviceError(LOST.into())),
+            1.. => Ok(()),
         }
-        self.backend.forward(chunks, logits)
-    }
-
-    fn hidden_size(&self) -> usize {
-        self.backend.hidden_size()
-    }
-
-    fn hidden(&mut self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
-        self.backend.hidden(hidden)
-    }
-
-    fn chooser(&mut self) -> Option<&mut dyn TokenChooser> {
-        self.backend.chooser()
-    }
-
-    fn swap(
-        &mut self,
-        direction: SwapDirection,
-        copies: &[BlockCopy],
-    ) -> Result<SwapTicket, DeviceError> {
-        self.backend.swap(direction, copies)
-    }
-
-    fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
-        self.backend.swapped(wait)
-    }
+    })
 }

@@ -15,13 +15,10 @@ use std::sync::Arc;
 
 use pointsman_core::Micros;
 use pointsman_engine::cpu::{CpuBackend, KvMemory, Processors, kv_bytes_per_token};
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::test_util::models;
-use safetensors::Dtype;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use resident::{GROWTH_BYTES_MAX, resident};
-use soak::{Device, MINUTE, MODELS, SHAPE, Soak, kv_blocks};
+use soak::{Device, Hosted, MINUTE, MODELS, SHAPE, Soak, hosted, kv_blocks};
 
 fn from_environment(name: &str) -> Option<u64> {
     #[expect(
@@ -33,25 +30,17 @@ fn from_environment(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Models of two shapes.
-fn hosted() -> Rc<[Arc<HostModel>]> {
+/// Shapes of the models: two.
+fn shapes() -> [Value; MODELS] {
     let wide = json!({"num_key_value_heads": 4, "vocab_size": load::VOCAB_SIZE});
     let narrow = json!({"vocab_size": load::VOCAB_SIZE});
-    let models = (1..).zip([narrow.clone(), wide, narrow]);
-    let models = models.map(|(seed, changes)| {
-        let config = models::config(changes);
-        models::load(&config, &models::tensors(&config, seed), Dtype::BF16)
-    });
-    models.collect()
+    [narrow.clone(), wide, narrow]
 }
 
 /// A device with memory of its own.
-fn device(hosted: &Rc<[Arc<HostModel>]>) -> Device {
-    let per_token = hosted
-        .iter()
-        .map(|model| kv_bytes_per_token(model.config()));
-    let bytes = per_token.max().unwrap() * u64::from(SHAPE.tokens_per_block);
-    let (memory, hosted) = (KvMemory::new(kv_blocks(bytes)), Rc::clone(hosted));
+fn device(hosted: &Hosted) -> Device {
+    let blocks = kv_blocks(hosted, kv_bytes_per_token);
+    let (memory, hosted) = (KvMemory::new(blocks), Rc::clone(hosted));
     Rc::new(move |place| {
         let (memory, model) = (memory.clone(), Arc::clone(&hosted[place]));
         let processors = Processors::of_caller();
@@ -63,8 +52,7 @@ fn device(hosted: &Rc<[Arc<HostModel>]>) -> Device {
 fn an_hour_of_load_leaves_nothing_behind() {
     let hours = from_environment("POINTSMAN_SOAK_HOURS").unwrap_or(1);
     let seed = from_environment("POINTSMAN_SEED").unwrap_or(1);
-    let hosted = hosted();
-    assert_eq!(hosted.len(), MODELS);
+    let hosted = hosted(shapes());
     let devices = [device(&hosted), device(&hosted)];
     let soak = Soak::new(seed, devices, &device(&hosted));
     let mut measured = Vec::new();

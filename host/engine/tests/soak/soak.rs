@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fastrand::Rng;
 use pointsman_core::rows::RequestClass;
@@ -13,11 +14,15 @@ use pointsman_core::{
     ModelId, RequestId, fixture,
 };
 use pointsman_engine::model::backend::{Backend, KvBlocks, KvShape};
+use pointsman_engine::model::config::LlamaConfig;
+use pointsman_engine::model::host::HostModel;
 use pointsman_engine::step_loop::LoopModel;
-use pointsman_engine::test_util::demo_text;
+use pointsman_engine::test_util::{demo_text, models};
+use safetensors::Dtype;
+use serde_json::Value;
 
 use crate::host::{Host, MakeModels};
-use crate::load::{Mortal, Order, orders, prompt_blocks};
+use crate::load::{Order, mortal, orders, prompt_blocks};
 use crate::whims::Whims;
 
 /// Pools with room for two of the longest sequences.
@@ -27,19 +32,32 @@ pub(crate) const SHAPE: KvShape = KvShape {
 };
 /// Blocks of host memory of each device.
 const HOST_BLOCKS: u32 = 40;
-/// The models, by their places.
+/// Number of models.
 pub(crate) const MODELS: usize = 3;
 /// A minute of logical time, in µs.
 pub(crate) const MINUTE: u64 = 60_000_000;
 
-/// The blocks of a device, of which each has so many bytes.
-pub(crate) fn kv_blocks(bytes: u64) -> KvBlocks {
+/// Models of these shapes, by their places.
+pub(crate) fn hosted(shapes: [Value; MODELS]) -> Hosted {
+    let models = (1..).zip(shapes).map(|(seed, changes)| {
+        let config = models::config(changes);
+        models::load(&config, &models::tensors(&config, seed), Dtype::BF16)
+    });
+    models.collect()
+}
+
+/// The blocks of a device, of which each has room for the widest of the models.
+pub(crate) fn kv_blocks(hosted: &Hosted, bytes_per_token: fn(&LlamaConfig) -> u64) -> KvBlocks {
+    let widths = hosted.iter().map(|model| bytes_per_token(model.config()));
     KvBlocks {
-        bytes,
+        bytes: widths.max().unwrap() * u64::from(SHAPE.tokens_per_block),
         total: SHAPE.blocks_total,
         host: HOST_BLOCKS,
     }
 }
+
+/// The models, by their places.
+pub(crate) type Hosted = Rc<[Arc<HostModel>]>;
 
 /// A maker of backends for the model at a place, in the memory of one device.
 pub(crate) type Device = Rc<dyn Fn(usize) -> Box<dyn Backend>>;
@@ -204,11 +222,9 @@ impl Soak {
         let (rng, models) = (Rc::clone(&self.rng), self.models.clone());
         let make: MakeModels = Box::new(move || {
             let made = places.iter().map(|place| {
-                let backend = Box::new(Mortal {
-                    backend: device(*place),
-                    steps_left: rng.borrow_mut().u32(500..8000),
-                });
-                LoopModel::new(models[*place], demo_text(), backend)
+                let steps = rng.borrow_mut().u32(500..8000);
+                let backend = mortal(device(*place), steps);
+                LoopModel::new(models[*place], demo_text(), Box::new(backend))
             });
             made.collect()
         });
