@@ -139,6 +139,16 @@ impl Client {
         self.post(CHAT, &chat(message)).await
     }
 
+    /// Sends a chat whose answer is streamed, and waits for its first text.
+    ///
+    /// # Errors
+    /// If the answer is not a stream, or has no text.
+    pub async fn running(&self, body: &Value) -> Result<Stream> {
+        let mut stream = self.stream(body).await?;
+        stream.first_text().await?;
+        Ok(stream)
+    }
+
     /// Sends a chat whose answer is streamed.
     ///
     /// # Errors
@@ -271,6 +281,15 @@ pub fn chat(message: &str) -> Value {
 pub fn streamed_chat(message: &str) -> Value {
     let mut body = chat(message);
     body["stream"] = json!(true);
+    body
+}
+
+/// A streamed chat whose answer goes on for so many tokens, unless its client leaves.
+#[must_use]
+pub fn endless_chat(message: &str, tokens: u32) -> Value {
+    let mut body = streamed_chat(message);
+    body["ignore_eos"] = json!(true);
+    body["max_tokens"] = json!(tokens);
     body
 }
 

@@ -18,11 +18,11 @@ use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use pointsman_http::TlsSettings;
 use pointsman_server::config::Config;
-use pointsman_tests::client::{chat, streamed_chat};
+use pointsman_tests::client::{chat, endless_chat, streamed_chat};
 use pointsman_tests::log::Log;
 use pointsman_tests::serving::Serving;
 use pointsman_tests::tls::Certificate;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
@@ -147,10 +147,7 @@ async fn cancelled(client: &Client) -> Result<u32> {
 
 /// The body of a request that runs for long.
 fn long() -> Value {
-    let mut body = streamed_chat("Tell me a long story.");
-    body["ignore_eos"] = json!(true);
-    body["max_tokens"] = json!(1800);
-    body
+    endless_chat("Tell me a long story.", 1800)
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_server::config::Config;
-use pointsman_tests::client::{Stream, streamed_chat};
+use pointsman_tests::client::endless_chat;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,22 +18,13 @@ fn one_slot(config: &mut Config) {
 
 /// The body of a request that runs for long.
 fn long() -> Value {
-    let mut body = streamed_chat("Tell me a long story about a fox and an owl.");
-    body["ignore_eos"] = json!(true);
-    body["max_tokens"] = json!(1800);
-    body
-}
-
-async fn running(serving: &Serving) -> Result<Stream> {
-    let mut stream = serving.client.stream(&long()).await?;
-    stream.first_text().await?;
-    Ok(stream)
+    endless_chat("Tell me a long story about a fox and an owl.", 1800)
 }
 
 #[tokio::test]
 async fn in_the_queue() -> Result<()> {
     let serving = Serving::start(one_slot).await?;
-    let stream = running(&serving).await?;
+    let stream = serving.client.running(&long()).await?;
     let client = serving.client;
     let waiting = tokio::spawn(async move { client.stream(&long()).await });
     serving.load_until(|load| load.queued == 1).await?;
@@ -66,7 +57,7 @@ async fn during_prefill() -> Result<()> {
 #[tokio::test]
 async fn in_the_middle_of_a_stream() -> Result<()> {
     let serving = Serving::start(one_slot).await?;
-    drop(running(&serving).await?);
+    drop(serving.client.running(&long()).await?);
     let load = serving.idle().await?;
     ensure!(load.executors_up == 1, "{load:?}");
     // The slot is free for the next one.
@@ -92,7 +83,7 @@ async fn between_two_requests() -> Result<()> {
 #[tokio::test]
 async fn a_reader_that_does_not_read_holds_no_slot() -> Result<()> {
     let serving = Serving::start(one_slot).await?;
-    let stream = running(&serving).await?;
+    let stream = serving.client.running(&long()).await?;
     // Nobody reads the stream, and yet the request ends: its text waits, its slot does not.
     serving.idle().await?;
     let streamed = stream.finish().await?;

@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelConfig, ModelSource};
-use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
+use pointsman_tests::client::{Answer, Client, Stream, chat, endless_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::task::{self, JoinHandle};
@@ -66,19 +66,15 @@ fn ask(model: &str, hints: Value) -> Value {
 
 /// A streamed chat with `model` that runs until its client leaves.
 fn endless(model: &str, hints: Value) -> Value {
-    let mut body = streamed_chat("Hello");
+    let mut body = endless_chat("Hello", 1900);
     body["model"] = json!(model);
-    body["ignore_eos"] = json!(true);
-    body["max_tokens"] = json!(1900);
     body["pointsman"] = hints;
     body
 }
 
 /// Starts a stream and waits for its first text.
 async fn running(client: Client, body: Value) -> Result<Stream> {
-    let mut stream = client.stream(&body).await?;
-    stream.first_text().await?;
-    Ok(stream)
+    client.running(&body).await
 }
 
 fn place(stream: &Stream) -> &str {

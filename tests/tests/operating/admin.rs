@@ -6,22 +6,17 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_server::config::{Config, Secret};
-use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
+use pointsman_tests::client::{Answer, Client, Stream, chat, endless_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
 /// The body of a request that runs until its client leaves.
 fn long() -> Value {
-    let mut body = streamed_chat("Hello");
-    body["ignore_eos"] = json!(true);
-    body["max_tokens"] = json!(1900);
-    body
+    endless_chat("Hello", 1900)
 }
 
 async fn running(client: Client) -> Result<Stream> {
-    let mut stream = client.stream(&long()).await?;
-    stream.first_text().await?;
-    Ok(stream)
+    client.running(&long()).await
 }
 
 async fn ok(answer: impl Future<Output = Result<Answer>>) -> Result<Value> {

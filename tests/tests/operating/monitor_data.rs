@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_driver::quota::TenantLimits;
 use pointsman_server::config::{Config, TenantConfig};
-use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
+use pointsman_tests::client::{Client, Stream, chat, endless_chat};
 use pointsman_tests::gate::Gate;
 use pointsman_tests::serving::{Serving, component, serve_demo};
 use serde_json::{Value, json};
@@ -62,12 +62,8 @@ fn hinted(mut body: Value, hints: Value) -> Value {
 
 /// A stream that runs until it is dropped.
 async fn endless(client: Client, hints: Value) -> Result<Stream> {
-    let mut body = hinted(streamed_chat("Hello"), hints);
-    body["ignore_eos"] = json!(true);
-    body["max_tokens"] = json!(1900);
-    let mut stream = client.stream(&body).await?;
-    stream.first_text().await?;
-    Ok(stream)
+    let body = hinted(endless_chat("Hello", 1900), hints);
+    client.running(&body).await
 }
 
 /// A request that has to wait.

@@ -1,6 +1,7 @@
 //! The way to a server: TLS with certificates of one's own, HTTP/2, and a path before all paths.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -41,6 +42,21 @@ async fn counted(to: SocketAddr) -> Result<(SocketAddr, Arc<AtomicUsize>)> {
     Ok((addr, count))
 }
 
+/// A server behind TLS whose certificate and key are in a folder, and the file of the certificate.
+async fn behind_tls(folder: &Path) -> Result<(Serving, PathBuf)> {
+    Certificate::new()?.write(folder)?;
+    let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    let serving = Serving::start(|config| {
+        config.tls = Some(TlsSettings {
+            certificate: certificate.clone(),
+            key,
+            handshake_timeout: PATIENCE,
+            poll: PATIENCE,
+        });
+    });
+    Ok((serving.await?, certificate))
+}
+
 /// The backend of this table, asked often.
 fn backend_of(table: &str) -> Result<BackendConfig> {
     let text = format!("[[backends]]\nname = 'one'\npoll = '50ms'\n{table}\n");
@@ -49,18 +65,8 @@ fn backend_of(table: &str) -> Result<BackendConfig> {
 
 #[tokio::test]
 async fn a_server_is_known_by_its_certificate_and_its_streams_share_a_connection() -> Result<()> {
-    let (certificate, folder) = (Certificate::new()?, tempfile::tempdir()?);
-    certificate.write(folder.path())?;
-    let ca = folder.path().join("certificate.pem");
-    let behind = Serving::start(|config| {
-        config.tls = Some(TlsSettings {
-            certificate: ca.clone(),
-            key: folder.path().join("key.pem"),
-            handshake_timeout: PATIENCE,
-            poll: PATIENCE,
-        });
-    });
-    let behind = behind.await?;
+    let folder = tempfile::tempdir()?;
+    let (behind, ca) = behind_tls(folder.path()).await?;
     let (addr, connections) = counted(behind.server.addr()).await?;
     let url = format!("url = 'https://localhost:{}'", addr.port());
 
@@ -100,18 +106,8 @@ async fn a_server_is_known_by_its_certificate_and_its_streams_share_a_connection
 
 #[tokio::test]
 async fn an_order_that_adds_a_server_has_its_certificates_and_headers() -> Result<()> {
-    let (certificate, folder) = (Certificate::new()?, tempfile::tempdir()?);
-    certificate.write(folder.path())?;
-    let ca = folder.path().join("certificate.pem");
-    let behind = Serving::start(|config| {
-        config.tls = Some(TlsSettings {
-            certificate: ca.clone(),
-            key: folder.path().join("key.pem"),
-            handshake_timeout: PATIENCE,
-            poll: PATIENCE,
-        });
-    });
-    let behind = behind.await?;
+    let folder = tempfile::tempdir()?;
+    let (behind, ca) = behind_tls(folder.path()).await?;
     let front = serving([]).await?;
     let client = front.client;
     let order = json!({

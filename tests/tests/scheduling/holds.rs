@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use pointsman_core::Micros;
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_server::config::Config;
-use pointsman_tests::client::{Client, Stream, chat, streamed_chat};
+use pointsman_tests::client::{Client, Stream, chat, endless_chat};
 use pointsman_tests::liveness::{passes, strikes};
 use pointsman_tests::serving::{Serving, holds, serve_demo};
 use serde_json::{Value, json};
@@ -33,12 +33,8 @@ fn asks(mut body: Value, session: &str) -> Value {
 
 /// A request that holds its slot until its client leaves.
 async fn running(client: Client, session: &str) -> Result<Stream> {
-    let mut body = asks(streamed_chat("Hello"), session);
-    body["ignore_eos"] = json!(true);
-    body["max_tokens"] = json!(1900);
-    let mut stream = client.stream(&body).await?;
-    stream.first_text().await?;
-    Ok(stream)
+    let body = asks(endless_chat("Hello", 1900), session);
+    client.running(&body).await
 }
 
 /// Has a request wait for the executor `left`, which another one occupies, while `right` is idle.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use pointsman_core::rows::RequestClass;
 use pointsman_server::config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_testkit::component::component_path;
-use pointsman_tests::client::{Answer, Client, Stream, chat, streamed_chat};
+use pointsman_tests::client::{Answer, Client, chat, endless_chat};
 use pointsman_tests::overload::{FullFleet, ModelChanges, goodput};
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
@@ -22,22 +22,13 @@ fn small(config: &mut Config) {
 
 /// The body of a request that holds its slot for long.
 fn long() -> Value {
-    let mut body = streamed_chat("Hello");
-    body["ignore_eos"] = json!(true);
-    body["max_tokens"] = json!(1900);
-    body
-}
-
-async fn running(serving: &Serving) -> Result<Stream> {
-    let mut stream = serving.client.stream(&long()).await?;
-    stream.first_text().await?;
-    Ok(stream)
+    endless_chat("Hello", 1900)
 }
 
 #[tokio::test]
 async fn a_full_queue_is_a_429_that_says_when_to_come_back() -> Result<()> {
     let serving = Serving::start(small).await?;
-    let stream = running(&serving).await?;
+    let stream = serving.client.running(&long()).await?;
     let client = serving.client;
     let queued = task::spawn(async move { client.stream(&long()).await });
     serving.load_until(|load| load.queued == 1).await?;
@@ -73,7 +64,7 @@ async fn overflown(overflow: &str) -> Result<[(u16, String); 2]> {
     })
     .await?;
     let client = serving.client;
-    let stream = running(&serving).await?;
+    let stream = serving.client.running(&long()).await?;
     let older = task::spawn(said(client));
     serving.load_until(|load| load.queued == 1).await?;
     let newer = task::spawn(said(client));
@@ -127,8 +118,7 @@ async fn ended_after_a_flood(share_lag: u32) -> Result<Vec<&'static str>> {
     })
     .await?;
     let [flood, calm] = ["flood", "calm"].map(|name| serving.client.with_key(name));
-    let mut stream = flood.stream(&long()).await?;
-    stream.first_text().await?;
+    let stream = flood.running(&long()).await?;
     let mut ended = task::JoinSet::new();
     for waiting in 1..=WAITING {
         ended.spawn(async move { said(flood).await.map(|_| "flood") });
@@ -170,8 +160,7 @@ async fn first_once_taught(settings: &str) -> Result<&'static str> {
             client.chat(message).await?.text()?;
         }
     }
-    let mut stream = flood.stream(&long()).await?;
-    stream.first_text().await?;
+    let stream = flood.running(&long()).await?;
     let mut ended = task::JoinSet::new();
     for (waiting, client, message) in [(1, flood, LONG), (2, calm, SHORT)] {
         ended.spawn(async move { client.chat(message).await?.text().map(|_| message) });
@@ -222,7 +211,7 @@ async fn a_client_that_is_displaced_is_told_when_to_come_back_by_the_policy() ->
         set(config, "budget", &settings);
     })
     .await?;
-    let stream = running(&serving).await?;
+    let stream = serving.client.running(&long()).await?;
     let client = serving.client;
     let oldest = task::spawn(async move { client.chat("Hello").await });
     serving.load_until(|load| load.queued == 1).await?;
@@ -276,7 +265,7 @@ async fn a_tenant_is_told_how_much_urgency_it_may_claim() -> Result<()> {
 #[tokio::test]
 async fn a_deadline_that_passes_in_the_queue_is_a_503() -> Result<()> {
     let serving = Serving::start(small).await?;
-    let stream = running(&serving).await?;
+    let stream = serving.client.running(&long()).await?;
     let mut body = chat("Hello");
     body["pointsman"] = json!({"deadline_ms": 50});
     let answer = serving.client.post("/v1/chat/completions", &body).await?;
