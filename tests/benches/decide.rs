@@ -5,7 +5,7 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use anyhow::Result;
-use pointsman_policy::PolicyEngine;
+use pointsman_component::PolicyEngine;
 use pointsman_testkit::Flavour;
 use pointsman_tests::decide::{Case, Measured, measure, measure_swap, quantile};
 use pointsman_tests::fleet::Defaults;

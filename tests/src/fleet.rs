@@ -1,13 +1,12 @@
 //! Fleets and policy hosts that several tests and benchmarks start from.
 
 use anyhow::{Context, Result};
+use pointsman_component::{Limits, PolicyComponent, PolicyEngine};
 use pointsman_core::{
     Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, Hook, HookSet, KvSpec, Micros,
     Policies, fixture,
 };
-use pointsman_policy::{
-    Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, start,
-};
+use pointsman_policy::{Patience, PolicyHost, PolicySource, start};
 use pointsman_sim::{EngineProfile, World};
 use pointsman_testkit::Flavour;
 use serde_json::{Map, Value};

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use pointsman_component::{Limits, PolicyEngine};
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
     Answer, Asked, Config, Hook, HookSet, Input, Machine, Micros, NewRequest, Policies, Recorder,
@@ -15,9 +16,7 @@ use pointsman_core::{
 use pointsman_journal::{
     Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
 };
-use pointsman_policy::{
-    Limits, Patience, PolicyEngine, PolicyHost, PolicyRecorder, PolicySource, start,
-};
+use pointsman_policy::{Patience, PolicyHost, PolicyRecorder, PolicySource, start};
 use pointsman_policy_cli::Verdict;
 use pointsman_policy_cli::journal::{self, ReplayArgs};
 use pointsman_replay::{ComponentCache, JournalRecorder, Replay};

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use pointsman_component::Digest;
 use pointsman_core::Micros;
 use pointsman_lifecycle::report::ReconcilerReport;
-use pointsman_policy::Digest;
 
 use crate::client::streamed_chat;
 use crate::clock::clock;

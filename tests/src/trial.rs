@@ -1,12 +1,13 @@
 //! Fixtures of the tests of shadows and canaries: a small fleet, eight tenants, and bursts of
 //! requests of all of them.
 
+use pointsman_component::{Limits, PolicyEngine};
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
     Author, Config, Fact, Hook, HookSet, Input, Micros, NewRequest, Policies, RequestId, Stamped,
     TenantId,
 };
-use pointsman_policy::{Limits, PolicyEngine, PolicyHost, PolicySource, start};
+use pointsman_policy::{PolicyHost, PolicySource, start};
 use pointsman_sim::World;
 
 use crate::fleet;

@@ -2,8 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use pointsman_component::PolicyEngine;
 use pointsman_core::{Author, Hook, Micros};
-use pointsman_policy::{Patience, PolicyEngine, PolicyHost, start};
+use pointsman_policy::{Patience, PolicyHost, start};
 use pointsman_tests::trial::{add, guest, hooks, routers, serve, world};
 
 /// Resident memory of this process, in bytes.

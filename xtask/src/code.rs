@@ -13,7 +13,7 @@ use crate::serve::PACKAGE;
 use crate::workspace::Workspace;
 
 /// The package and the program that makes the code.
-const COMPILER: (&str, &str) = ("pointsman-policy", "pointsman-precompile");
+const COMPILER: (&str, &str) = ("pointsman-component", "pointsman-precompile");
 
 /// Makes `<target>/policies/code/NAME.code` of each component, unless it is newer than the component and the
 /// compiler.
@@ -101,7 +101,7 @@ mod tests {
         assert!(script.contains(r#"folder.join("code")"#));
         assert!(script.contains(r#"format!("{name}.code")"#));
         assert!(
-            Path::new("../host/policy/src/bin")
+            Path::new("../host/component/src/bin")
                 .join(COMPILER.1)
                 .with_extension("rs")
                 .is_file()

@@ -2,6 +2,7 @@
 //!
 //! The answer to each order shows the policies in force then, as `GET /admin/policies` does.
 
+use pointsman_component::Digest;
 use pointsman_core::{Hook, HookSet};
 use pointsman_driver::port::eject as eject_hooks;
 use pointsman_http::answer::Json;
@@ -10,7 +11,7 @@ use pointsman_http::fields::{Fields, closed_object};
 use pointsman_http::openapi::named;
 use pointsman_http::{App, Call, RequestBody};
 use pointsman_lifecycle::order::{Order, OrderError};
-use pointsman_policy::{Digest, Mode};
+use pointsman_policy::Mode;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 

@@ -56,7 +56,7 @@
 //!
 //! # Not here
 //! Inputs, effects, facts and the feed of changed rows, as types (`pointsman-events`, which is exported
-//! again here). Tokens, prompts and answers (executors), wasmtime (`pointsman-policy`), clocks and sockets
+//! again here). Tokens, prompts and answers (executors), wasmtime (`pointsman-component`), clocks and sockets
 //! (the server).
 
 #![forbid(unsafe_code)]

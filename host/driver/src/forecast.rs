@@ -10,12 +10,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pointsman_component::Candidate;
 use pointsman_core::rows::{self, NameKind};
 use pointsman_core::{
     ExecutorId, LabelId, Micros, ModelId, Moment, NewRequest, PlacedIn, Probe, ProbedExecutor,
     TenantId, routing,
 };
-use pointsman_policy::{Candidate, ExplainError, Rehearsal};
+use pointsman_policy::{ExplainError, Rehearsal};
 
 use super::Driver;
 use super::decisions::Trace;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use pointsman_component::Candidate;
 use pointsman_core::rows::{ExecutorKind, ExecutorLoad, RequestClass};
 use pointsman_core::{
     AttachError, ExecutorId, HookSet, Micros, PotentialLoad, PromptBlocks, Round, WaitReason,
@@ -16,7 +17,7 @@ use pointsman_core::{
 use pointsman_executor::delivery::Authorship;
 use pointsman_executor::handle::EngineHandle;
 use pointsman_executor::server::{ServerConfig, ServerLoad};
-use pointsman_policy::{Candidate, ShadowReport};
+use pointsman_policy::ShadowReport;
 use tokio::sync::oneshot;
 
 use super::activity::{ActivityReport, ExecutorActivity, ModelActivity};

@@ -3,10 +3,11 @@
 //! Level info has the lives of policies and executors, debug each request, warn the cases in which
 //! something stepped in.
 
+use pointsman_component::LogLevel;
 use pointsman_core::rows::NameKind;
 use pointsman_core::{Author, ExecutorId, Fact, Machine, SequenceRef, Stamped};
 use pointsman_executor::delivery::BUILT_IN;
-use pointsman_policy::{LogLevel, PolicyEvent, PolicyEventKind, PolicyHost};
+use pointsman_policy::{PolicyEvent, PolicyEventKind, PolicyHost};
 use tracing::{debug, error, info, warn};
 
 use crate::metrics::ending;

@@ -1,7 +1,7 @@
 //! The scheduling interface as the host's own types: what policies are told, asked and answer.
 //!
 //! Each type has its counterpart in `wit/types.wit` or `wit/hooks.wit`, where its meaning is
-//! written for authors. The state machine speaks in these types and `pointsman-policy` carries
+//! written for authors. The state machine speaks in these types and `pointsman-component` carries
 //! them over to components and back.
 //!
 //! # Not here

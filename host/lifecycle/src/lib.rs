@@ -50,8 +50,8 @@ use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use pointsman_component::{LoadError, PolicyComponent, PolicyEngine};
 use pointsman_interface::{Bounds, Micros};
-use pointsman_policy::{LoadError, PolicyComponent, PolicyEngine};
 use tokio::sync::watch::Receiver as Watched;
 
 use crate::state::State;

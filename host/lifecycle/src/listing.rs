@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use pointsman_policy::{COMPONENT_BYTES_MAX, Digest};
+use pointsman_component::{COMPONENT_BYTES_MAX, Digest};
 
 use super::folder::{Listing, Sight, Stamp};
 use super::report::ReloadStep;

@@ -9,8 +9,9 @@
 
 use std::task::Waker;
 
+use pointsman_component::Digest;
 use pointsman_interface::{Hook, HookSet};
-use pointsman_policy::{Digest, Mode};
+use pointsman_policy::Mode;
 use tokio::sync::{mpsc, oneshot};
 
 use super::report::ReloadStep;

@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 
-use pointsman_interface::Bounds;
-use pointsman_policy::{
+use pointsman_component::{
     COMPONENT_BYTES_MAX, CompileCache, Digest, Limits, Made, PolicyComponent, PolicyEngine,
 };
+use pointsman_interface::Bounds;
 use serde_json::{Map, Value};
 
 use super::EmbeddedPolicy;

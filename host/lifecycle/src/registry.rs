@@ -18,8 +18,9 @@ mod plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pointsman_component::Digest;
 use pointsman_interface::{Hook, HookSet};
-use pointsman_policy::{Assignment, Digest, OnFailure};
+use pointsman_policy::{Assignment, OnFailure};
 
 use super::background::JobId;
 use super::binding::{Bindings, Circumstances, Claimant, Place, bind};

@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
 
+use pointsman_component::Digest;
 use pointsman_interface::{Hook, HookSet, Micros};
-use pointsman_policy::{CanaryShare, Digest, Mode, Quarantined, Restored};
+use pointsman_policy::{CanaryShare, Mode, Quarantined, Restored};
 use serde_json::{Map, Value};
 
 use super::binding::Bindings;

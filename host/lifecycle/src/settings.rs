@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pointsman_component::Limits;
 use pointsman_interface::Hook;
-use pointsman_policy::{Limits, Probation};
+use pointsman_policy::Probation;
 use serde_json::{Map, Value};
 
 /// The settings of the policy folder and of the policies.

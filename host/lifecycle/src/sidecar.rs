@@ -22,9 +22,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::string::FromUtf8Error;
 
+use pointsman_component::{Digest, Limits, PolicyComponent};
 use pointsman_interface::Bounds;
 use pointsman_notation::{TomlError, TomlProblem, TomlText};
-use pointsman_policy::{Digest, Limits, Mode, OnFailure, PolicyComponent, PolicySource};
+use pointsman_policy::{Mode, OnFailure, PolicySource};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use toml::Spanned;

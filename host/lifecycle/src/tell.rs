@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use pointsman_component::Digest;
 use pointsman_interface::{Hook, HookSet};
-use pointsman_policy::Digest;
 use serde_json::Value;
 use tracing::{info, warn};
 

@@ -10,9 +10,10 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use pointsman_component::{Digest, LoadError};
 use pointsman_interface::Micros;
 use pointsman_notation::chain;
-use pointsman_policy::{Digest, LoadError, Restored, StartError};
+use pointsman_policy::{Restored, StartError};
 
 use super::report::{ReloadStep, StepTime, Transaction, TransactionOutcome, Trigger};
 

@@ -40,11 +40,10 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
+use pointsman_component::{Digest, PolicyDescription};
 use pointsman_core::{Hook, HookMap, HookSet, Micros};
 
-use crate::component::Digest;
-use crate::instance::PolicyDescription;
-use crate::limits::Patience;
+use crate::patience::Patience;
 use crate::policy::Snapshot;
 use crate::runner::{Restarts, Runner};
 use crate::shadow::Shadow;

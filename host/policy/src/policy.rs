@@ -7,19 +7,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pointsman_core::rows::{Change, Extent};
-use pointsman_core::{
-    Bounds, Config, FaultKind, Feed, Hook, HookSet, Micros, Needs, RowKind, RowKinds, View,
+use pointsman_component::{
+    BadDuration, Digest, Fault, Instance, Limits, PolicyComponent, PolicyDescription,
+    SettingSchema, WasmInstance, configured,
 };
-use pointsman_notation::untrusted;
+use pointsman_core::rows::{Change, Extent};
+use pointsman_core::{Bounds, Config, FaultKind, Feed, Hook, Micros, Needs, RowKinds, View};
 use serde_json::{Map, Value};
 
-use crate::component::{Digest, PolicyComponent};
-use crate::instance::{Fault, Instance, PolicyDescription};
-use crate::limits::Limits;
+use crate::description::{self, DescriptionError};
 use crate::runner::Runner;
-use crate::settings::{self, BadDuration, SettingSchema, configured};
-use crate::wasm::WasmInstance;
 
 #[cfg(test)]
 mod tests;
@@ -328,66 +325,6 @@ pub enum StartError {
     Description(#[from] DescriptionError),
 }
 
-/// A fault of a policy's description.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DescriptionError {
-    /// The name is empty.
-    #[error("name is empty")]
-    NoName,
-    /// The name has other characters than those of file names.
-    #[error("name {0:?} has other characters than letters, digits, '-', '_' and '.'")]
-    Name(String),
-    /// A text has characters that are not shown.
-    #[error("{0} has control characters or turns the direction of writing")]
-    Hidden(&'static str),
-    /// A text is too long.
-    #[error("{what} has {bytes} bytes, {max} are allowed")]
-    TooLong {
-        /// Name of the text.
-        what: &'static str,
-        /// Size of the text in bytes.
-        bytes: usize,
-        /// Largest allowed size in bytes.
-        max: usize,
-    },
-    /// The number of reasons is above the limit.
-    #[error("{count} reasons, {max} are allowed")]
-    TooManyReasons {
-        /// Number of reasons.
-        count: usize,
-        /// Largest allowed number.
-        max: u32,
-    },
-    /// A setting is described in a way that is of no use.
-    #[error("setting {key:?} {why}")]
-    Setting {
-        /// Key of the setting.
-        key: String,
-        /// The fault of its description.
-        why: &'static str,
-    },
-    /// The number of settings, or of the texts of one, is above the limit.
-    #[error("{count} settings or texts of one, {max} are allowed")]
-    TooManySettings {
-        /// Number of them.
-        count: usize,
-        /// Largest allowed number.
-        max: u32,
-    },
-    /// The policy exports no hook.
-    #[error("makes no decision: it has no hook")]
-    NoHooks,
-    /// The policy lacks rows that one of its hooks needs.
-    #[error("exports {hook} but does not ask to be fed {feed}")]
-    FeedMissing {
-        /// Name of the hook.
-        hook: &'static str,
-        /// Name of the feed that is missing.
-        feed: &'static str,
-    },
-}
-
 /// Instantiates a policy, asks for its description and configures it.
 ///
 /// # Errors
@@ -420,53 +357,8 @@ fn described(source: &PolicySource) -> Result<(PolicyDescription, Box<dyn Instan
     let described = instance.describe();
     let mut description = described.map_err(|fault| source.blamed(fault))?;
     forget_needs_of_absent(&mut description.needs, instance.as_ref());
-    check_texts(&description, source.limits())?;
-    settings::check(&description.settings, source.limits())?;
-    check_hooks(&description, instance.hooks())?;
+    description::check(&description, instance.hooks(), source.limits())?;
     Ok((description, instance))
-}
-
-fn check_texts(said: &PolicyDescription, limits: &Limits) -> Result<(), DescriptionError> {
-    if said.name.is_empty() {
-        return Err(DescriptionError::NoName);
-    }
-    if u32::try_from(said.reasons.len()).is_ok_and(|count| count <= limits.reasons) {
-        let max = usize::try_from(limits.text_bytes).unwrap_or(usize::MAX);
-        check_text("name", &said.name, max)?;
-        check_name(&said.name)?;
-        check_text("version", &said.version, max)?;
-        check_text("summary", &said.summary, max.saturating_mul(4))?;
-        let mut reasons = said.reasons.iter();
-        return reasons.try_for_each(|reason| check_text("a reason", reason, max));
-    }
-    Err(DescriptionError::TooManyReasons {
-        count: said.reasons.len(),
-        max: limits.reasons,
-    })
-}
-
-pub(crate) fn check_text(
-    what: &'static str,
-    text: &str,
-    max: usize,
-) -> Result<(), DescriptionError> {
-    let bytes = text.len();
-    if bytes > max {
-        return Err(DescriptionError::TooLong { what, bytes, max });
-    }
-    if !untrusted::is_line(text) {
-        return Err(DescriptionError::Hidden(what));
-    }
-    Ok(())
-}
-
-/// Checks that a policy's own name could be the name of its file, beside which it is shown.
-fn check_name(name: &str) -> Result<(), DescriptionError> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.chars().all(allowed) {
-        return Ok(());
-    }
-    Err(DescriptionError::Name(name.to_owned()))
 }
 
 /// Takes out the needs of hooks that the policy does not have: nobody would read those rows.
@@ -478,20 +370,4 @@ fn forget_needs_of_absent(needs: &mut Needs, instance: &dyn Instance) {
     if !instance.explains() {
         needs.explanation = RowKinds::EMPTY;
     }
-}
-
-/// Victims cannot be named without their feed. The other hooks are passed the ids that their
-/// answers are about.
-fn check_hooks(said: &PolicyDescription, hooks: HookSet) -> Result<(), DescriptionError> {
-    if hooks.is_empty() {
-        return Err(DescriptionError::NoHooks);
-    }
-    let needs = said.needs.of(Hook::Preemption);
-    if hooks.contains(Hook::Preemption) && !needs.contains(RowKind::Sequence) {
-        return Err(DescriptionError::FeedMissing {
-            hook: Hook::Preemption.as_str(),
-            feed: RowKind::Sequence.as_str(),
-        });
-    }
-    Ok(())
 }

@@ -11,10 +11,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use pointsman_component::{Candidate, Fault, Instance, PolicyDescription};
 use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{Hook, Moment, Question, RowKind, routing};
 
-use crate::instance::{Candidate, Fault, Instance, PolicyDescription};
 use crate::policy::PolicySource;
 use crate::runner::observe_all;
 

@@ -17,6 +17,7 @@ mod snapshots;
 use std::collections::VecDeque;
 use std::fmt;
 
+use pointsman_component::{Digest, Fault, Instance, Limits, LogLine, PolicyDescription};
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
     Answer, Asked, FaultKind, Feed, HookSet, Micros, Moment, Policies, PolicyFault, Question,
@@ -24,10 +25,8 @@ use pointsman_core::{
 };
 
 use crate::compare::{self, walks_beside};
-use crate::component::Digest;
 use crate::host::{DumpedCall, FaultDump};
-use crate::instance::{Fault, Instance, LogLine, PolicyDescription};
-use crate::limits::{Limits, Patience};
+use crate::patience::Patience;
 use crate::policy::{Briefing, PolicySource, Restored, Snapshot, StartError};
 use crate::stats::Stopwatch;
 use life::Life;

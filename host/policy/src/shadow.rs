@@ -32,7 +32,7 @@ use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{Feed, HookSet, Moment, Question, Reply, Walk};
 
 use crate::host::member::Asking;
-use crate::limits::Patience;
+use crate::patience::Patience;
 use crate::runner::Runner;
 pub(crate) use output::ShadowOutput;
 pub use report::{Agreement, DecisionText, Disagreement, ShadowReport, ShadowState};

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pointsman_policy::{CompileCache, Digest, LoadError, PolicyComponent, PolicyEngine};
+use pointsman_component::{CompileCache, Digest, LoadError, PolicyComponent, PolicyEngine};
 
 /// The compiled components of recorded policies, for several replays. Clones share them.
 #[derive(Clone, Debug)]

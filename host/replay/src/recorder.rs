@@ -244,9 +244,10 @@ impl PolicyRecorder for JournalRecorder {
 
 #[cfg(test)]
 mod tests {
+    use pointsman_component::{LogLevel, LogLine};
     use pointsman_core::Config;
     use pointsman_journal::{Folder, JournalReader, JournalSettings, RunInfo};
-    use pointsman_policy::{LogLevel, LogLine, Patience};
+    use pointsman_policy::Patience;
 
     use super::*;
 

@@ -31,9 +31,9 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
+use pointsman_component::WASMTIME_VERSION;
 use pointsman_core::{Micros, Round};
 use pointsman_journal::{Entry, Header, Keyframe, Located, PolicyRecord, ReadError, text_line};
-use pointsman_policy::WASMTIME_VERSION;
 
 use crate::components::ComponentCache;
 use crate::retelling::ensure_version;

@@ -3,12 +3,11 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use pointsman_component::{Limits, PolicyComponent};
 use pointsman_core::{Bounds, Hook};
 use pointsman_journal::{Blob, Chain, Component, ContentHash, PolicyRecord, Roster};
 use pointsman_notation::NamedLimits;
-use pointsman_policy::{
-    Limits, PolicyComponent, PolicyHost, PolicySource, Runner, Snapshot, start,
-};
+use pointsman_policy::{PolicyHost, PolicySource, Runner, Snapshot, start};
 use serde_json::{Map, Value};
 
 use crate::components::ComponentCache;

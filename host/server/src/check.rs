@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use pointsman_component::PolicyEngine;
 use pointsman_core::{Hook, Machine, Micros, Needs};
 use pointsman_cuda::probe;
 use pointsman_driver::clock::SystemClock;
@@ -19,9 +20,7 @@ use pointsman_lifecycle::port::{HostEnded, PolicyPort};
 use pointsman_lifecycle::reconciler::Reconciler;
 use pointsman_lifecycle::report::{ReconcilerReport, ReloadStep};
 use pointsman_lifecycle::state::State;
-use pointsman_policy::{
-    Briefing, Commit, CommitError, Committed, PolicyEngine, PolicyHost, Snapshot,
-};
+use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Snapshot};
 use pointsman_text::ModelText;
 
 use crate::advice::advice;

@@ -8,8 +8,8 @@ use std::{fs, io};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use pointsman_component::COMPILE_COMMAND;
 use pointsman_experiments::simulate::SimulateArgs;
-use pointsman_policy::COMPILE_COMMAND;
 use pointsman_policy_cli::journal::{JournalCommand, ReplayArgs};
 use pointsman_policy_cli::{OperatorCommand, PolicyCommand};
 

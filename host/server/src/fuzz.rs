@@ -9,9 +9,9 @@
 
 use std::path::Path;
 
+use pointsman_component::Limits;
 use pointsman_lifecycle::sidecar;
 use pointsman_openai::{CompletionKind, try_body};
-use pointsman_policy::Limits;
 
 use crate::config::Config;
 

@@ -70,7 +70,7 @@ fn begin(folder: Folder, path: &Path, settings: JournalSettings) -> Result<Journ
 pub fn run_info() -> RunInfo {
     RunInfo {
         pointsman: env!("CARGO_PKG_VERSION").to_owned(),
-        wasmtime: pointsman_policy::WASMTIME_VERSION.to_owned(),
+        wasmtime: pointsman_component::WASMTIME_VERSION.to_owned(),
         started_unix_ms: clock::unix_millis(),
     }
 }

@@ -11,7 +11,7 @@
 //! policies. Tokens go from the executor straight to the response.
 //!
 //! # Not here
-//! Decisions (`pointsman-core` and the policies), wasmtime (`pointsman-policy`), the policy folder
+//! Decisions (`pointsman-core` and the policies), wasmtime (`pointsman-component`), the policy folder
 //! (`pointsman-lifecycle`), the driver and the metrics (`pointsman-driver`), HTTP
 //! (`pointsman-http`, `pointsman-openai`, `pointsman-admin`), engines (`pointsman-engine`), the author's tools (`pointsman-policy-cli`).
 

@@ -117,7 +117,7 @@ fn printed(command: impl FnOnce(&mut dyn Write) -> Result<Verdict>) -> Result<Ex
 }
 
 fn compile_component() -> Result<ExitCode> {
-    pointsman_policy::compile_component(io::stdin().lock(), io::stdout().lock())?;
+    pointsman_component::compile_component(io::stdin().lock(), io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use pointsman_admin::KeptExecutors;
+use pointsman_component::PolicyEngine;
 use pointsman_core::{Hook, Input, Machine, Micros};
 use pointsman_driver::catalog::Catalog;
 use pointsman_driver::clock::{self, SystemClock};
@@ -33,7 +34,7 @@ use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::state::State;
 use pointsman_lifecycle::{ReconcilerHandle, ReconcilerSpec};
 use pointsman_notation::Time;
-use pointsman_policy::{PolicyEngine, PolicyHost, Restarts};
+use pointsman_policy::{PolicyHost, Restarts};
 use pointsman_remote::client::Connections;
 use pointsman_telemetry::{Telemetry, Told};
 use tokio::sync::{mpsc, watch};

@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use pointsman_component::{LogLine, PolicyComponent, SettingSchema};
 use pointsman_core::{FaultKind, Needs, RowKind};
 use pointsman_notation::chain;
-use pointsman_policy::{
-    LogLine, PolicyComponent, PolicySource, Runner, SelfTestError, SettingSchema, StartError,
-    self_test, start,
-};
+use pointsman_policy::{PolicySource, Runner, SelfTestError, StartError, self_test, start};
 
 use super::facts::FileFacts;
 use super::settings::Given;

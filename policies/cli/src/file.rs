@@ -1,9 +1,9 @@
 //! A policy's file, loaded.
 
 use anyhow::Result;
+use pointsman_component::{PolicyComponent, PolicyEngine};
 use pointsman_experiments::file::explained;
 pub(super) use pointsman_experiments::file::{read, stem};
-use pointsman_policy::{PolicyComponent, PolicyEngine};
 
 use super::code;
 

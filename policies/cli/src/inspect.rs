@@ -2,7 +2,8 @@
 //! called, which tells its settings.
 
 use anyhow::Result;
-use pointsman_policy::{Digest, Limits, PolicySource};
+use pointsman_component::{Digest, Limits};
+use pointsman_policy::PolicySource;
 use serde_json::Map;
 
 use super::facts::{FileFacts, SECTIONS};

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
+use pointsman_component::PolicyEngine;
 use pointsman_core::Round;
 use pointsman_journal::{Entry, JournalReader, Keyframe, Located, ReadError, json_line, text_line};
 use pointsman_notation::Time;
-use pointsman_policy::{PolicyEngine, PolicySource};
+use pointsman_policy::PolicySource;
 use pointsman_replay::{Difference, Replay, WhatIf};
 
 use crate::settings::Given;

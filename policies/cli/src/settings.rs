@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use pointsman_policy::Limits;
+use pointsman_component::Limits;
 use serde_json::{Map, Value};
 
 use pointsman_lifecycle::sidecar;

@@ -12,11 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use pointsman_component::{Instance, Limits, PolicyComponent, PolicyEngine, WasmInstance};
 use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_notation::Time;
-use pointsman_policy::{
-    Instance, Limits, PolicyComponent, PolicyEngine, PolicySource, WasmInstance,
-};
+use pointsman_policy::PolicySource;
 use pointsman_testkit::properties::{self, Plan, Property};
 use pointsman_testkit::report::{self, Case, Problem, Report, Suite, Verdict};
 use pointsman_testkit::{Flavour, Kit, Registry, scenario_files};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use pointsman_policy::LoadError;
+use pointsman_component::LoadError;
 
 /// A policy's file on the command line.
 #[derive(Clone, Debug, clap::Args)]

@@ -9,10 +9,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pointsman_policy::{
-    EngineError, Fault, Limits, LoadError, PolicyComponent, PolicyEngine, PolicySource,
-    WasmInstance,
+use pointsman_component::{
+    EngineError, Fault, Limits, LoadError, PolicyComponent, PolicyEngine, WasmInstance,
 };
+use pointsman_policy::PolicySource;
 use serde_json::{Map, Value};
 
 /// A reason why there is no component.

@@ -12,13 +12,14 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
+use pointsman_component::{
+    Candidate, Digest, Fault, Instance, Limits, LogLevel, LogLine, PolicyDescription,
+};
 use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{
     Bounds, FaultKind, Hook, HookSet, Micros, Moment, Question, Reply, RequestId,
 };
-use pointsman_policy::{
-    Candidate, Digest, Fault, Instance, Limits, LogLevel, LogLine, PolicyDescription, PolicySource,
-};
+use pointsman_policy::PolicySource;
 use pointsman_sdk as sdk;
 use serde_json::{Map, Value};
 
@@ -27,7 +28,7 @@ mod tests;
 
 /// Conversions between the core's types and those of the SDK.
 mod wire {
-    pointsman_policy::conversions!(pointsman_sdk::wire);
+    pointsman_component::conversions!(pointsman_sdk::wire);
 }
 
 /// A function that makes a new instance, not configured. The SDK's `export!` defines one.

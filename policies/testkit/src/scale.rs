@@ -20,6 +20,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pointsman_component::{Instance, Limits};
 use pointsman_core::rows::{
     Cached, Change, Device, ExecutorInfo, ExecutorLoad, Extent, Model, Name, NameKind, Overlap,
     Request, RequestClass,
@@ -28,7 +29,7 @@ use pointsman_core::{
     Config, DeviceId, ExecutorId, Micros, ModelId, Moment, Question, Round, SessionKey, fixture,
     routing,
 };
-use pointsman_policy::{Instance, Limits, observe_all};
+use pointsman_policy::observe_all;
 use pointsman_sdk::rendezvous::split_mix;
 
 use crate::component::Components;

@@ -1,9 +1,10 @@
 //! Policies that are told their rows in another order.
 
 use fastrand::Rng;
+use pointsman_component::{Candidate, Fault, Instance, LogLine, PolicyDescription};
 use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{Bounds, HookSet, Micros, Moment, Question, Reply};
-use pointsman_policy::{Candidate, Fault, Instance, LogLine, PolicyDescription, PolicySource};
+use pointsman_policy::PolicySource;
 use serde_json::{Map, Value};
 
 /// Makes a source of instances of the same policy that are told rows in an order that depends on

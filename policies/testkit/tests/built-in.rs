@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use pointsman_policy::{Limits, PolicyComponent, PolicyEngine, PolicySource};
+use pointsman_component::{Limits, PolicyComponent, PolicyEngine};
+use pointsman_policy::PolicySource;
 use pointsman_testkit::component::component_path;
 use pointsman_testkit::report::{Report, human};
 use pointsman_testkit::{Flavour, Kit, Registry, scenario_files};

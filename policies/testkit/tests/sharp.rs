@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pointsman_policy::{Limits, PolicyComponent, PolicySource};
+use pointsman_component::{Limits, PolicyComponent};
+use pointsman_policy::PolicySource;
 use pointsman_testkit::component::Components;
 use pointsman_testkit::report::Verdict;
 use pointsman_testkit::{Flavour, Kit, Registry, scenario_files};

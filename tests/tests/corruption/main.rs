@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use fastrand::Rng;
-use pointsman_policy::PolicyEngine;
+use pointsman_component::PolicyEngine;
 use pointsman_testkit::bombs;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::fuzz::{LoadResult, load_and_ask};

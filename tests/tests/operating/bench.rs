@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 
-use pointsman_policy::PolicyEngine;
+use pointsman_component::PolicyEngine;
 use pointsman_testkit::Flavour;
 use pointsman_tests::decide::{Case, measure, measure_swap};
 use pointsman_tests::engine::demo_model;

@@ -4,8 +4,8 @@
 //! Hostile policies in force: `hostile_under_load.rs`.
 
 use anyhow::{Result, ensure};
+use pointsman_component::Digest;
 use pointsman_lifecycle::report::ReconcilerReport;
-use pointsman_policy::Digest;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component};

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use anyhow::{Result, ensure};
+use pointsman_component::PolicyEngine;
 use pointsman_core::{Hook, Reply};
 use pointsman_journal::{Entry, JournalReader, Located};
-use pointsman_policy::PolicyEngine;
 use pointsman_policy_cli::Verdict;
 use pointsman_policy_cli::journal::{self, JournalCommand, ReplayArgs, ShowArgs};
 use pointsman_replay::{ComponentCache, Difference, Replay, ReplayTally};

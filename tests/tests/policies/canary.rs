@@ -2,10 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use pointsman_component::PolicyEngine;
 use pointsman_core::{Author, Fact, Hook, Micros, RequestId};
 use pointsman_policy::{
-    BindError, Canary, CanaryShare, CanaryUnit, Mode, Patience, Percent, PolicyEngine,
-    PolicyEventKind, PolicyHost, Probation, RollbackWhy,
+    BindError, Canary, CanaryShare, CanaryUnit, Mode, Patience, Percent, PolicyEventKind,
+    PolicyHost, Probation, RollbackWhy,
 };
 use pointsman_tests::trial::{TENANTS, add, guest, hooks, routers, serve, world};
 

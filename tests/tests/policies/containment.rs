@@ -5,14 +5,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use pointsman_component::{Limits, PolicyEngine};
 use pointsman_core::HookSet;
 use pointsman_core::{
     Author, Config, Fact, FaultKind, Hook, Input, Micros, NewRequest, Outcome, Question, TenantId,
     rows::NameKind,
 };
 use pointsman_policy::{
-    Cause, Limits, Patience, PolicyEngine, PolicyEvent, PolicyEventKind, PolicyHost, PolicySource,
-    PolicyStatus, Probation, Restored, RollbackWhy, SelfTestError, self_test, start,
+    Cause, Patience, PolicyEvent, PolicyEventKind, PolicyHost, PolicySource, PolicyStatus,
+    Probation, Restored, RollbackWhy, SelfTestError, self_test, start,
 };
 use pointsman_sim::World;
 use pointsman_testkit::Flavour;

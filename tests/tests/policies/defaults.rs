@@ -8,12 +8,13 @@
 )]
 
 use fastrand::Rng;
+use pointsman_component::PolicyEngine;
 use pointsman_core::rows::{Health, NameKind, RequestClass};
 use pointsman_core::{
     Author, Config, ExecutorId, ExecutorSpec, ExecutorUpdate, Fact, Hook, Input, Micros, ModelId,
     NewRequest, Outcome, Stamped, TenantId,
 };
-use pointsman_policy::{PolicyEngine, PolicyHost};
+use pointsman_policy::PolicyHost;
 use pointsman_sim::{EngineProfile, World, replay};
 use pointsman_testkit::Flavour;
 use pointsman_tests::fleet::{self, Defaults};

@@ -7,12 +7,13 @@
     reason = "a test fails by panicking, and looks only for the facts it is about"
 )]
 
+use pointsman_component::{Limits, PolicyEngine};
 use pointsman_core::HookSet;
 use pointsman_core::{
     Author, Clock, Config, Decided, Fact, FaultKind, Hook, Micros, NewRequest, Outcome,
     RefusalCause, RefusedWhy, RequestId, TenantId, rows::NameKind,
 };
-use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
+use pointsman_policy::{Patience, PolicyHost, PolicySource, start};
 use pointsman_sim::World;
 use pointsman_testkit::Flavour;
 use pointsman_tests::fleet::{self, Defaults};

@@ -6,12 +6,13 @@
     reason = "a test fails by panicking, and looks only for the facts it is about"
 )]
 
+use pointsman_component::{Limits, PolicyEngine};
 use pointsman_core::rows::{Change, SequenceState};
 use pointsman_core::{
     Answer, Asked, Author, Config, Fact, Hook, Input, Micros, NewRequest, Outcome, Policies, Reply,
     RowKinds, Sink, Tap, TenantId, View, rows::NameKind,
 };
-use pointsman_policy::{Limits, Patience, PolicyEngine, PolicyHost, PolicySource, start};
+use pointsman_policy::{Patience, PolicyHost, PolicySource, start};
 use pointsman_tests::fleet;
 
 /// Compares, at every routing question, the digest that the guest gives as its reason with one of

@@ -7,14 +7,15 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use pointsman_component::{Digest, Fault, Instance, Limits, PolicyDescription, PolicyEngine};
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
     Answer, Asked, Author, Bounds, Fact, Hook, HookSet, Micros, Moment, Needs, NewRequest,
     Policies, Question, Reply, Sink, Stamped, Tap, TenantId, routing,
 };
 use pointsman_policy::{
-    Agreement, BindError, Digest, Fault, Instance, Limits, Mode, Patience, PolicyDescription,
-    PolicyEngine, PolicyEventKind, PolicyHost, PolicySource, ShadowReport, ShadowState,
+    Agreement, BindError, Mode, Patience, PolicyEventKind, PolicyHost, PolicySource, ShadowReport,
+    ShadowState,
 };
 use pointsman_testkit::Flavour;
 use pointsman_tests::fleet::{self, Defaults};

@@ -8,13 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{LazyLock, Mutex};
 
+use pointsman_component::Limits;
 use pointsman_core::{
     Answer, Asked, Author, Bounds, Hook, HookSet, Machine, Micros, Policies, Refusal, RefusalCause,
     Reply, RequestId, Strike, View,
 };
 use pointsman_policy::{
-    Assignment, BindError, Briefing, Commit, CommitError, Install, Limits, Mode, OnFailure,
-    Patience, PolicyEventKind, PolicyHost, PolicySource, Probation, Runner, start,
+    Assignment, BindError, Briefing, Commit, CommitError, Install, Mode, OnFailure, Patience,
+    PolicyEventKind, PolicyHost, PolicySource, Probation, Runner, start,
 };
 use pointsman_testkit::component::Components;
 use pointsman_tests::fleet;

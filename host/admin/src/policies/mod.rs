@@ -4,6 +4,7 @@ mod shape;
 
 use std::collections::BTreeMap;
 
+use pointsman_component::{Fault, SettingSchema};
 use pointsman_core::{Hook, HookMap, HookSet, Micros};
 use pointsman_driver::operator::Operator;
 use pointsman_http::answer::Json;
@@ -15,8 +16,8 @@ use pointsman_lifecycle::report::{
 };
 use pointsman_lifecycle::state::BoundTo;
 use pointsman_policy::{
-    Agreement, Cause, DecisionText, Disagreement, Fault, PolicyStatus, ProbationProgress,
-    Quarantined, Restored, SettingSchema, ShadowReport, ShadowState, Spread,
+    Agreement, Cause, DecisionText, Disagreement, PolicyStatus, ProbationProgress, Quarantined,
+    Restored, ShadowReport, ShadowState, Spread,
 };
 
 use super::in_time;

@@ -2,6 +2,7 @@
 
 mod states;
 
+use pointsman_component::{Digest, Fault, Instance, Limits, PolicyDescription};
 use pointsman_core::rows::{Change, ExecutorKind, Extent, Health, RequestClass};
 use pointsman_core::{
     Author, Bounds, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec, ExpiredWhy,
@@ -9,9 +10,7 @@ use pointsman_core::{
     PlacedIn, Progress, Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, Round,
     ShortageCause, StartOrder, StepReport, TenantId, fixture, routing,
 };
-use pointsman_policy::{
-    Digest, Fault, Instance, Limits, Patience, PolicyDescription, PolicySource, start,
-};
+use pointsman_policy::{Patience, PolicySource, start};
 
 use super::*;
 use crate::lives::Lives;

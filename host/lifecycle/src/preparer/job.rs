@@ -13,11 +13,11 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pointsman_interface::{Bounds, Hook};
-use pointsman_policy::{
-    CompileCache, Digest, Limits, LoadError, Made, Mode, PolicyComponent, PolicyEngine, Runner,
-    self_test,
+use pointsman_component::{
+    CompileCache, Digest, Limits, LoadError, Made, PolicyComponent, PolicyEngine,
 };
+use pointsman_interface::{Bounds, Hook};
+use pointsman_policy::{Mode, Runner, self_test};
 use tracing::warn;
 
 use crate::EmbeddedPolicy;

@@ -1,7 +1,8 @@
 //! Orders carried out, all the way or not at all.
 
+use pointsman_component::Digest;
 use pointsman_interface::{Hook, HookSet};
-use pointsman_policy::{Assignment, Commit, Digest, Mode};
+use pointsman_policy::{Assignment, Commit, Mode};
 
 use super::Reconciler;
 use crate::binding::Place;

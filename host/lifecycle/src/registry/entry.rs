@@ -5,7 +5,8 @@ use pointsman_interface::HookSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pointsman_policy::{Assignment, Digest, Mode, OnFailure, PolicyComponent, PolicySource};
+use pointsman_component::{Digest, PolicyComponent};
+use pointsman_policy::{Assignment, Mode, OnFailure, PolicySource};
 use serde_json::{Map, Value};
 
 use crate::background::JobId;

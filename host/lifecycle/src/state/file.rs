@@ -22,8 +22,9 @@
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 
+use pointsman_component::Digest;
 use pointsman_interface::{Hook, Micros};
-use pointsman_policy::{Cause, Digest, Quarantined};
+use pointsman_policy::{Cause, Quarantined};
 use serde::{Deserialize, Serialize};
 
 use super::{BoundTo, FolderId, LastGood, ModeOrder, Remembered};

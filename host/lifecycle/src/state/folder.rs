@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use pointsman_policy::Digest;
+use pointsman_component::Digest;
 
 use super::Remembered;
 use super::file::{self, Unreadable};

@@ -22,8 +22,9 @@ use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 
+use pointsman_component::{CompileCache, Digest};
 use pointsman_interface::Hook;
-use pointsman_policy::{CompileCache, Digest, Mode, Quarantined};
+use pointsman_policy::{Mode, Quarantined};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 

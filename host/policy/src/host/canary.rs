@@ -11,10 +11,10 @@
 //!
 //! See `host/docs/adr/0009-shadows-elsewhere-canaries-by-tenant.md`.
 
+use pointsman_component::Digest;
 use pointsman_core::rows::{NameKind, Request};
 use pointsman_core::{Hook, HookSet, Micros, RequestId, View};
 
-use crate::component::Digest;
 use crate::host::chain::Arm;
 use crate::host::{BindError, PolicyHost};
 use crate::mode::{CanaryShare, CanaryUnit, Mode};

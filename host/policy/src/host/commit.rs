@@ -5,10 +5,10 @@
 //! # Not here
 //! The choice of the policies (`pointsman-server`).
 
+use pointsman_component::Digest;
 use pointsman_core::{Hook, HookSet, Micros};
 
 use super::{BindError, FaultDump, OnFailure, PolicyHost, Probation, Quarantined, Retired};
-use crate::component::Digest;
 
 use crate::mode::{CanaryShare, Mode};
 use crate::runner::Runner;

@@ -10,13 +10,13 @@
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 
+use pointsman_component::Digest;
 use pointsman_core::rows::Change;
 use pointsman_core::{FaultKind, Feed, Micros, Needs, Question, Round, RowKinds, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::PolicyHost;
-use crate::component::Digest;
 use crate::runner::Rows;
 
 /// One fault, with all that its author needs to find the cause. Serialised as JSON.

@@ -5,10 +5,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use pointsman_component::{Fault, LogLine};
 use pointsman_core::{Clock, Hook, Micros};
 
 use crate::host::probation::RollbackWhy;
-use crate::instance::{Fault, LogLine};
 use crate::policy::Restored;
 
 /// An event of one policy.

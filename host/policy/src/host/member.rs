@@ -3,6 +3,7 @@
 //! # Invariants
 //! 1. A policy is not asked before its back-off is over (`host::tests`).
 
+use pointsman_component::Fault;
 use pointsman_core as core;
 use pointsman_core::{FaultKind, Hook, HookSet, Micros, Moment, PolicyFault, Refusal, Reply};
 
@@ -13,8 +14,7 @@ use crate::host::probation::{Booked, Record, Trial};
 use crate::host::record::{AnswerCost, Began, LastAsked};
 use crate::host::retired::Retired;
 use crate::host::status::PolicyStats;
-use crate::instance::Fault;
-use crate::limits::Patience;
+use crate::patience::Patience;
 use crate::runner::{Answered, Output, Restarts, Rows, Runner, Saved};
 
 /// A question on its way down a chain.

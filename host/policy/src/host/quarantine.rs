@@ -8,13 +8,13 @@
 //! # Bounds
 //! [`crate::Patience::quarantine_max`] entries; above that the oldest is dropped.
 
+use pointsman_component::Digest;
 use pointsman_core::{Micros, Strike};
 
 use super::PolicyHost;
 use super::chain::Arm;
 use super::event::PolicyEventKind;
 use super::status::Quarantined;
-use crate::component::Digest;
 use crate::host::BindError;
 
 /// The cause for which a policy is on the list.

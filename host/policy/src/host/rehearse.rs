@@ -53,8 +53,8 @@ mod tests {
 
     use super::*;
     use crate::fixture::{Handle, scripted};
-    use crate::limits::Patience;
     use crate::mode::Percent;
+    use crate::patience::Patience;
     use crate::policy::start;
 
     struct Nobody;

@@ -9,9 +9,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use pointsman_component::Instance;
+
 use super::PolicyHost;
 use super::member::Member;
-use crate::instance::Instance;
 
 /// Policies and instances to be dropped. Drop them on a thread that nobody waits for.
 #[derive(Default)]

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use pointsman_component::{Digest, Fault, PolicyDescription};
 use pointsman_core::{FaultKind, HookMap, HookSet, Micros, Refusal};
 
-use crate::component::Digest;
-use crate::fault::Fault;
 use crate::host::canary::CanaryCounts;
 use crate::host::probation::ProbationProgress;
 use crate::host::quarantine::Cause;
-use crate::instance::PolicyDescription;
 use crate::mode::Mode;
 use crate::runner::InstanceCounters;
 use crate::stats::Spread;

@@ -12,6 +12,7 @@ mod shadow;
 
 use std::cell::RefCell;
 
+use pointsman_component::Limits;
 use pointsman_core::rows::{Change, Extent};
 use pointsman_core::{
     Answer, Author, ExecutorId, FaultKind, Feed, Moment, Question, RequestId, Round, RowKinds,
@@ -22,7 +23,6 @@ use super::*;
 use crate::fixture::{Failing, Handle, scripted};
 use crate::host::chain::Arm;
 use crate::host::member::Asking;
-use crate::limits::Limits;
 use crate::policy::{Briefing, Restored, start};
 use crate::runner::{InstanceCounters, Rows};
 

@@ -1,8 +1,10 @@
 //! Starts of policies, and descriptions that are refused.
 
+use pointsman_component::{SettingRange, TimeUnit};
+use pointsman_core::HookSet;
+
 use super::*;
 use crate::fixture::{Failing, Handle, Script, scripted};
-use crate::settings::{SettingRange, TimeUnit};
 
 fn refusal(change: impl FnOnce(&mut Script)) -> StartError {
     let policy = scripted("test");

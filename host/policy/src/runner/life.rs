@@ -10,10 +10,10 @@
 use std::mem;
 use std::thread::{self, JoinHandle};
 
+use pointsman_component::{Fault, Instance};
 use pointsman_core::{FaultKind, Micros};
 
 use super::{Runner, Woken};
-use crate::instance::{Fault, Instance};
 use crate::policy::{Fresh, Restored};
 
 /// The place where a fresh instance is made after a fault, a strike or a rollback.

@@ -1,10 +1,10 @@
 //! Snapshots of a runner's policy: taken, kept, and handed on.
 
+use pointsman_component::Fault;
 use pointsman_core::{Micros, View};
 
 use super::life::Life;
 use super::{Rows, Runner, Saved};
-use crate::instance::Fault;
 use crate::policy::Snapshot;
 
 /// The state of a policy, as its instances hand it on.

@@ -1,9 +1,10 @@
 //! Policies that pass the self-test, and policies that do not.
 
+use pointsman_component::fixture::Guest;
+use pointsman_component::{Limits, PolicyEngine};
+
 use super::*;
-use crate::engine::PolicyEngine;
-use crate::fixture::{Failing, Guest, scripted};
-use crate::limits::Limits;
+use crate::fixture::{Failing, scripted};
 
 fn guest(guest: Guest, limits: Limits) -> PolicySource {
     let engine = PolicyEngine::new().unwrap();

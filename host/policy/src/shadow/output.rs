@@ -4,10 +4,10 @@
 //! [`LINES_MAX`] lines and [`DUMPS_MAX`] dumps are kept until they are fetched; further ones are
 //! counted.
 
+use pointsman_component::LogLine;
 use pointsman_core::Micros;
 
 use crate::host::FaultDump;
-use crate::instance::LogLine;
 
 /// Number of lines kept.
 const LINES_MAX: usize = 256;

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use pointsman_component::Fault;
 use pointsman_core::{FaultKind, Hook, HookMap, HookSet, Moment};
 
 use crate::compare::{DecisionPair, Likeness};
-use crate::instance::Fault;
 use crate::stats::Spread;
 
 /// Number of examples kept.

@@ -3,13 +3,14 @@
 //! # Invariants
 //! 1. After a fault the instance is dropped, and its successor is told everything before it is
 //!    asked ([`Runner`]).
-//! 2. A call has the same limits as in force: fuel, epochs, memory ([`crate::Limits`];
+//! 2. A call has the same limits as in force: fuel, epochs, memory ([`pointsman_component::Limits`];
 //!    `a_shadow_that_never_returns_is_ended_as_any_call_is_and_quarantined`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
+use pointsman_component::Fault;
 use pointsman_core::rows::Extent;
 use pointsman_core::{Hook, Micros, Moment, Relay};
 
@@ -17,8 +18,7 @@ use super::report::{DecisionText, Disagreement};
 use super::{InForce, Link, ShadowQuestion};
 use crate::compare::{ComparedDecision, DecisionPair, Judged, Likeness, compare, walks_beside};
 use crate::host::{DumpedCall, FaultDump};
-use crate::instance::Fault;
-use crate::limits::Patience;
+use crate::patience::Patience;
 use crate::runner::{Answered, Output, Runner};
 
 /// The worker's side of a shadow.

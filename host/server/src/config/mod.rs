@@ -28,10 +28,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use pointsman_component::Compiler;
 use pointsman_core as core;
 use pointsman_journal::JournalSettings;
 use pointsman_notation::TomlText;
-use pointsman_policy::{Compiler, Patience};
+use pointsman_policy::Patience;
 use serde::Deserialize;
 
 pub use error::{ConfigError, Place, Wrong};

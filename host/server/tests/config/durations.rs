@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use pointsman_policy::{SettingRange, SettingSchema, TimeUnit, configured};
+use pointsman_component::{SettingRange, SettingSchema, TimeUnit, configured};
 use pointsman_testkit::Scenario;
 use serde_json::{Map, Value};
 

@@ -85,7 +85,10 @@ fn with_nothing_given_the_demo_model_is_served_on_loopback_to_everybody() {
     assert!(config.keys.is_empty());
     assert_eq!(config.tenants, [TenantConfig::new("default")]);
     assert_eq!(config.core, pointsman_core::Config::default());
-    assert_eq!(config.policies.limits, pointsman_policy::Limits::default());
+    assert_eq!(
+        config.policies.limits,
+        pointsman_component::Limits::default()
+    );
     assert_eq!(config.log.format, LogFormat::Human);
 }
 

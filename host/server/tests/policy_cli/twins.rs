@@ -6,7 +6,8 @@
 use std::fs;
 use std::path::Path;
 
-use pointsman_policy::{CompileCache, Limits, PolicyComponent, PolicyEngine, PolicySource};
+use pointsman_component::{CompileCache, Limits, PolicyComponent, PolicyEngine};
+use pointsman_policy::PolicySource;
 use pointsman_testkit::{Flavour, Kit, Registry, component::component_path, scenario_files};
 
 use super::place::{Place, Said};

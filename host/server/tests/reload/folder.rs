@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use pointsman_component::Digest;
 use pointsman_core::Hook;
 use pointsman_lifecycle::report::FolderState;
-use pointsman_policy::Digest;
 
 use crate::SMALL;
 use crate::stage::{SETTLE, Stage, component, version};

@@ -15,9 +15,10 @@ mod shown;
 mod stage;
 mod trials;
 
+use pointsman_component::Digest;
 use pointsman_core::Hook;
 use pointsman_lifecycle::report::{Conflict, TransactionOutcome};
-use pointsman_policy::{Digest, PolicyStatus};
+use pointsman_policy::PolicyStatus;
 
 use stage::{DEFAULTS, Stage, StageConfig, component, version};
 

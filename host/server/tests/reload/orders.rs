@@ -1,9 +1,10 @@
 //! Operators' orders are carried out, all the way or not at all, and answered.
 
+use pointsman_component::Digest;
 use pointsman_core::{Hook, HookSet};
 use pointsman_lifecycle::order::{Order, OrderError};
 use pointsman_lifecycle::report::{Conflict, TransactionOutcome, Trigger};
-use pointsman_policy::{Digest, Mode};
+use pointsman_policy::Mode;
 
 use crate::stage::{Stage, component, version};
 use crate::{HELD, SMALL};

@@ -2,9 +2,9 @@
 
 use std::fs;
 
+use pointsman_component::{COMPONENT_BYTES_MAX, Digest};
 use pointsman_core::Hook;
 use pointsman_lifecycle::report::{ReloadStep, TransactionOutcome};
-use pointsman_policy::{COMPONENT_BYTES_MAX, Digest};
 
 use crate::stage::{Stage, component, version};
 

@@ -6,6 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use pointsman_admin::PolicyListing;
+use pointsman_component::PolicyEngine;
 use pointsman_core::{Hook, Micros};
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::message::channels;
@@ -16,7 +17,7 @@ use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::settings::LifecycleSettings;
 use pointsman_lifecycle::state::State;
 use pointsman_lifecycle::{ReconcilerSpec, spawn, waker};
-use pointsman_policy::{Patience, PolicyEngine, PolicyHost};
+use pointsman_policy::{Patience, PolicyHost};
 use pointsman_server::embedded;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime};
 
+use pointsman_component::{Digest, Limits, PolicyEngine};
 use pointsman_core::Needs;
 use pointsman_core::{
     Config, DeviceSpec, ExecutorSpec, Hook, Input, Machine, Micros, PromptBlocks, fixture,
@@ -29,8 +30,8 @@ use pointsman_lifecycle::settings::LifecycleSettings;
 use pointsman_lifecycle::state::State;
 use pointsman_lifecycle::{EmbeddedPolicy, ReconcilerSpec, waker};
 use pointsman_policy::{
-    Briefing, Commit, CommitError, Committed, Digest, Limits, Patience, PolicyEngine, PolicyHost,
-    PolicyStatus, Probation, Snapshot,
+    Briefing, Commit, CommitError, Committed, Patience, PolicyHost, PolicyStatus, Probation,
+    Snapshot,
 };
 use pointsman_server::embedded;
 use tempfile::TempDir;

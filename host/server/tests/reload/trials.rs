@@ -1,9 +1,10 @@
 //! Shadows, canaries, probation, closed hooks and pinned files.
 
+use pointsman_component::Digest;
 use pointsman_core::{Hook, HookSet};
 use pointsman_lifecycle::order::Order;
 use pointsman_lifecycle::report::{Conflict, ReloadStep, TransactionOutcome};
-use pointsman_policy::{Digest, Mode, OnFailure, Probation};
+use pointsman_policy::{Mode, OnFailure, Probation};
 
 use crate::stage::{DEFAULTS, Stage, StageConfig, component, version};
 use crate::{HELD, SMALL};

@@ -1,6 +1,6 @@
 //! A server that starts: its journal, and policies that are still being made ready.
 
-use pointsman_policy::Digest;
+use pointsman_component::Digest;
 use serde_json::json;
 
 use super::host::{Host, Start, policy};

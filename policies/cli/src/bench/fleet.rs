@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pointsman_component::{Fault, Instance, PolicyComponent};
 use pointsman_core::rows::{
     Cached, Change, Device, ExecutorInfo, ExecutorLoad, Name, NameKind, Request, RequestClass,
     Sequence,
@@ -10,7 +11,6 @@ use pointsman_core::{
     DeviceId, ExecutorId, Hook, Micros, Moment, Question, RequestId, Round, RowKinds, Shortage,
     ShortageCause, TokensUsed, fixture,
 };
-use pointsman_policy::{Fault, Instance, PolicyComponent};
 
 /// Executors that share a device.
 const PER_DEVICE: u32 = 8;

@@ -12,11 +12,12 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::Result;
+use pointsman_component::{Fault, Instance, PolicyComponent, WasmInstance, configured};
 use pointsman_core::rows::Extent;
 use pointsman_core::{Config, Micros};
 use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_notation::Time;
-use pointsman_policy::{Fault, Instance, PolicyComponent, WasmInstance, configured, observe_all};
+use pointsman_policy::observe_all;
 use serde_json::Value;
 
 use super::settings::Given;

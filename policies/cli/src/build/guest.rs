@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use pointsman_policy::Digest;
+use pointsman_component::Digest;
 
 use super::super::new;
 use super::super::written::{self, BUILD};

@@ -14,9 +14,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use pointsman_component::PolicyEngine;
 use pointsman_core::{Machine, Micros, Round, Stamped};
 use pointsman_journal::{Entry, JournalReader, PolicyRecord, Roster};
-use pointsman_policy::PolicyEngine;
 use pointsman_replay::{Retelling, Rounds, recorded_source};
 use pointsman_testkit::{Flavour, Kit, Registry, RunError, Scenario};
 

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use pointsman_component::{Limits, PolicyComponent, PolicyEngine, SettingSchema};
 use pointsman_core::{Bounds, Hook, HookSet, Micros};
 use pointsman_journal::{Chain, PolicyRecord};
 use pointsman_lifecycle::{EmbeddedPolicy, sidecar};
 use pointsman_notation::{NamedLimits, TomlText};
-use pointsman_policy::{
-    Limits, Patience, PolicyComponent, PolicyEngine, PolicyHost, PolicySource, SettingSchema,
-    StartError, start,
-};
+use pointsman_policy::{Patience, PolicyHost, PolicySource, StartError, start};
 use pointsman_replay::recorded_source;
 use serde_json::{Map, Value};
 

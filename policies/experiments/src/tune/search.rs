@@ -294,7 +294,7 @@ fn float(count: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_policy::{SettingRange, SettingSchema};
+    use pointsman_component::{SettingRange, SettingSchema};
     use serde_json::Map;
 
     use super::*;

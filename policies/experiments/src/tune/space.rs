@@ -1,8 +1,8 @@
 //! The settings that are searched, each as a line from 0 to 1.
 
 use anyhow::{Result, bail, ensure};
+use pointsman_component::{SettingRange, SettingSchema};
 use pointsman_notation::{Time, instead};
-use pointsman_policy::{SettingRange, SettingSchema};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -265,7 +265,7 @@ fn floored(number: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_policy::TimeUnit;
+    use pointsman_component::TimeUnit;
     use serde_json::json;
 
     use super::*;

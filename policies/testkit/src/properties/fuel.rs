@@ -145,7 +145,7 @@ fn fleet(host: PolicyHost, executors: u32) -> World<PolicyHost> {
 
 #[cfg(test)]
 mod tests {
-    use pointsman_policy::Limits;
+    use pointsman_component::Limits;
 
     use super::*;
 

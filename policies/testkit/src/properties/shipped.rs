@@ -1,6 +1,7 @@
 //! Policies of this workspace, whose crates check the properties in their tests.
 
-use pointsman_policy::{Limits, SettingRange, start};
+use pointsman_component::{Limits, SettingRange};
+use pointsman_policy::start;
 use serde_json::{Map, Value};
 
 use super::{Plan, Property, Subject, check};

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use pointsman_policy::{Limits, PolicyComponent, PolicySource};
+use pointsman_component::{Limits, PolicyComponent};
+use pointsman_policy::PolicySource;
 use serde_json::{Map, Value};
 
 use crate::kit::Flavour;

@@ -11,9 +11,10 @@ mod exercised;
 use std::collections::BTreeSet;
 
 use fastrand::Rng;
+use pointsman_component::Candidate;
 use pointsman_core::{Answer, Asked, Author, ExecutorId, Policies, Question, Reply, RequestId};
 use pointsman_policy::compare::{About, DecisionPair, Judged, Likeness, compare, walks};
-use pointsman_policy::{Candidate, PolicyHost, PolicySource, Runner};
+use pointsman_policy::{PolicyHost, PolicySource, Runner};
 
 use crate::evictions::{Names, ToldEviction};
 use crate::properties::Property;

@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use pointsman_component::Candidate;
 use pointsman_core::{
     Answer, Asked, Hook, Micros, Policies, Question, Reply, RequestId, Sink, Tap,
 };
-use pointsman_policy::{Candidate, PolicyHost};
+use pointsman_policy::PolicyHost;
 
 use super::judge::Judge;
 use crate::evictions::ToldEviction;

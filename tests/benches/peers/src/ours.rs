@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use pointsman_core::{
     Answer, Asked, Author, BlockHash, Hook, HookSet, Micros, Policies, PromptBlocks, Refusal, Reply,
 };
-use pointsman_policy::{Limits, Patience, PolicyHost, PolicySource, start};
+use pointsman_component::Limits;
+use pointsman_policy::{Patience, PolicyHost, PolicySource, start};
 use pointsman_testkit::component::Components;
 use pointsman_testkit::native;
 use pointsman_testkit::standing::StandingFleet;

@@ -1,10 +1,10 @@
 //! Snapshots, bindings and outputs.
 
+use pointsman_component::{LogLevel, LogLine};
 use pointsman_core::rows::Request;
 use pointsman_core::{Config, Input, Machine, ModelId, NewRequest, RefusalCause, fixture};
 
 use super::*;
-use crate::instance::{LogLevel, LogLine};
 
 // === Snapshots ===
 

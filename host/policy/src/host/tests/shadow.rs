@@ -1,7 +1,8 @@
 //! The log lines and dumps of shadows.
 
+use pointsman_component::{LogLevel, LogLine};
+
 use super::*;
-use crate::instance::{LogLevel, LogLine};
 
 /// A host with the shadow `shadow`, and with a policy in force that never fails.
 fn shadowed(shadow: &Handle) -> (PolicyHost, u32) {

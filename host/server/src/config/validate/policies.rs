@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use pointsman_component::{CompileLimits, Compiler, Limits};
 use pointsman_core::Hook;
 use pointsman_lifecycle::settings::LifecycleSettings;
 use pointsman_lifecycle::tables::{self, LimitsTable};
 use pointsman_notation::{NamedLimits, Time, TomlProblem};
-use pointsman_policy::{CompileLimits, Compiler, Limits, Patience, Probation};
+use pointsman_policy::{Patience, Probation};
 use toml::Spanned;
 
 use super::super::Settings;

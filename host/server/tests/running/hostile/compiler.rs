@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use pointsman_policy::{
+use pointsman_component::{
     CompileCache, CompileLimits, CompileStop, Compiler, LoadError, PolicyComponent, PolicyEngine,
 };
 use pointsman_testkit::bombs;

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
+use pointsman_component::Candidate;
 use pointsman_core::{ExecutorId, RequestId};
-use pointsman_policy::Candidate;
 
 use super::Check;
 use crate::scenario::Name;

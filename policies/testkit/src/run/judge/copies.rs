@@ -1,10 +1,11 @@
 //! Comparisons of a policy's answer with those of fresh instances, and with its explanation.
 
+use pointsman_component::Candidate;
 use pointsman_core::rows::Cached;
 use pointsman_core::{Asked, ExecutorId, Question, Reply, routing};
 use pointsman_notation::chain;
 use pointsman_policy::{
-    Briefing, Candidate, PolicyHost, PolicySource, Restored, Runner, Snapshot, StartError, start,
+    Briefing, PolicyHost, PolicySource, Restored, Runner, Snapshot, StartError, start,
 };
 
 /// Makes a fresh instance with the state of `snapshot`, and tells it everything.

@@ -11,7 +11,7 @@
 //!    [`LoadError::Panicked`].
 //!
 //! # Not here
-//! Calls to the component: [`crate::start`].
+//! Calls to the component: [`crate::WasmInstance`].
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use pointsman_core::{Hook, HookSet};
+use pointsman_interface::{Hook, HookSet};
 use sha2::Digest as _;
 use wasmtime::component::{Component, InstancePre, Linker};
 
@@ -27,8 +27,7 @@ use crate::cache::{self, CompileCache, Made};
 use crate::compiler::CompileStop;
 use crate::engine::PolicyEngine;
 use crate::precompiled;
-pub use crate::scan::Hint;
-use crate::scan::{self, Exports, KNOWN};
+use crate::scan::{self, Exports, Hint, KNOWN};
 use crate::store::{StoreState, write_fault, write_log};
 use crate::wasm::Indices;
 

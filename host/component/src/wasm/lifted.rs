@@ -1,7 +1,7 @@
 //! The fuel of results: a few instructions of a guest return a list that the host copies, converts
 //! and checks element by element.
 
-use pointsman_core::{Reply, routing};
+use pointsman_interface::{Reply, routing};
 
 use crate::bindings::{explanation, lifecycle};
 

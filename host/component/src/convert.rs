@@ -14,7 +14,7 @@ mod answers;
 /// types of the given module, which has a module for each interface, and the answers back.
 ///
 /// ```text
-/// pointsman_policy::conversions!(crate::wire);
+/// pointsman_component::conversions!(crate::wire);
 /// ```
 ///
 /// The functions are `pub(crate)`. Those for rows and questions lead to the wire, those for
@@ -22,8 +22,8 @@ mod answers;
 #[macro_export]
 macro_rules! conversions {
     ($($wire:ident)::+) => {
-        use $crate::pointsman_core as core_types;
-        use $crate::pointsman_core::rows;
+        use $crate::pointsman_interface as interface;
+        use $crate::pointsman_interface::rows;
         use $($wire)::+ as wire;
         use $($wire)::+::types;
 
@@ -45,7 +45,7 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        pub(crate) fn bounds(bounds: &core_types::Bounds) -> wire::lifecycle::Bounds {
+        pub(crate) fn bounds(bounds: &interface::Bounds) -> wire::lifecycle::Bounds {
             wire::lifecycle::Bounds {
                 queue_max: bounds.queue_max,
                 parking_max: bounds.parking_max,
@@ -219,7 +219,7 @@ macro_rules! conversions_of_requests {
         }
 
         pub(crate) fn request(row: &rows::Request) -> types::Request {
-            let executors = |ids: &[core_types::ExecutorId]| ids.iter().map(|id| id.0).collect();
+            let executors = |ids: &[interface::ExecutorId]| ids.iter().map(|id| id.0).collect();
             types::Request {
                 id: row.id.0,
                 model: row.model.map(|id| id.0),
@@ -316,8 +316,8 @@ macro_rules! conversions_of_requests {
         }
 
         pub(crate) fn device_tokens(
-            (device, tokens_total): (core_types::DeviceId, u32),
-            used: &[core_types::TokensUsed],
+            (device, tokens_total): (interface::DeviceId, u32),
+            used: &[interface::TokensUsed],
         ) -> wire::budget::DeviceTokens {
             let used = used.iter().map(|used| wire::budget::TokensUsed {
                 executor: used.executor.0,
@@ -330,12 +330,12 @@ macro_rules! conversions_of_requests {
             }
         }
 
-        pub(crate) fn shortage(shortage: &core_types::Shortage) -> wire::preemption::Shortage {
+        pub(crate) fn shortage(shortage: &interface::Shortage) -> wire::preemption::Shortage {
             wire::preemption::Shortage {
                 cause: match shortage.cause {
-                    core_types::ShortageCause::Slots => wire::preemption::Cause::Slots,
-                    core_types::ShortageCause::Blocks => wire::preemption::Cause::Blocks,
-                    core_types::ShortageCause::Models => wire::preemption::Cause::Models,
+                    interface::ShortageCause::Slots => wire::preemption::Cause::Slots,
+                    interface::ShortageCause::Blocks => wire::preemption::Cause::Blocks,
+                    interface::ShortageCause::Models => wire::preemption::Cause::Models,
                 },
                 needy: shortage.needy.0,
                 executor: shortage.executor.map(|id| id.0),

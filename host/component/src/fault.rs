@@ -9,7 +9,7 @@
 
 use std::fmt::Write as _;
 
-use pointsman_core::FaultKind;
+use pointsman_interface::FaultKind;
 
 /// A call that ended without an answer. Displayed as its first line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,7 +72,8 @@ impl Fault {
     }
 
     /// The same fault as one of a start: what ended had no question to answer.
-    pub(crate) fn at_start(self) -> Self {
+    #[must_use]
+    pub fn at_start(self) -> Self {
         let kind = FaultKind::Start;
         Self { kind, ..self }
     }

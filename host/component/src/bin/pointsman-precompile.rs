@@ -24,6 +24,7 @@ fn run() -> Result<(), String> {
         return Err("name a component, and the file for its code".to_owned());
     };
     let bytes = fs::read(component).map_err(|error| format!("{component}: {error}"))?;
-    let made = pointsman_policy::precompile(&bytes).map_err(|why| format!("{component}: {why}"))?;
+    let made =
+        pointsman_component::precompile(&bytes).map_err(|why| format!("{component}: {why}"))?;
     fs::write(code, made).map_err(|error| format!("{code}: {error}"))
 }

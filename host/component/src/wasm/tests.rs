@@ -1,6 +1,6 @@
 //! Limits and faults, provoked in real components.
 
-use pointsman_core::{Config, Hook, Round, RowKind, fixture};
+use pointsman_interface::{Hook, Round, RowKind, fixture};
 
 use super::*;
 use crate::engine::PolicyEngine;
@@ -10,6 +10,17 @@ use crate::instance::LogLevel;
 const AT: Moment = Moment {
     now: Micros(5),
     round: Round(1),
+};
+
+const BOUNDS: Bounds = Bounds {
+    queue_max: 8,
+    parking_max: 8,
+    batch_max: 4,
+    attempts_max: 2,
+    overtaken_max: 3,
+    wait_max: Micros(1000),
+    unplaced_max: Micros(1000),
+    held_max: Micros(1000),
 };
 
 fn instance(guest: Guest, limits: Limits) -> WasmInstance {
@@ -49,10 +60,7 @@ fn describes_configures_and_answers() {
     let needs = description.needs.of(Hook::Priority);
     assert!(needs.contains(RowKind::Waiting) && !needs.contains(RowKind::Sequence));
     assert_eq!(description.state_version, 1);
-    assert_eq!(
-        instance.configure("{}", &Config::default().bounds()),
-        Ok(Ok(()))
-    );
+    assert_eq!(instance.configure("{}", &BOUNDS), Ok(Ok(())));
     instance
         .observe(Micros(1), Extent::Everything, &[])
         .unwrap();

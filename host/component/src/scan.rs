@@ -14,7 +14,7 @@ mod sizes;
 
 use std::fmt;
 
-use pointsman_core::{Hook, HookSet};
+use pointsman_interface::{Hook, HookSet};
 use wasmparser::{Encoding, Parser, Payload};
 
 use crate::compiler::CompileLimits;

@@ -218,6 +218,14 @@ impl Drop for RunningCall<'_> {
 mod tests {
     use super::*;
 
+    /// Journals name the release of wasmtime, so the constant must be the release that is built in.
+    #[test]
+    fn the_release_of_wasmtime_is_the_one_in_the_lock_file() {
+        let lock = include_str!("../../../Cargo.lock");
+        let entry = format!("name = \"wasmtime\"\nversion = \"{WASMTIME_VERSION}\"");
+        assert!(lock.contains(&entry), "{entry}");
+    }
+
     #[test]
     fn ticker_ends_with_its_engine() {
         let engine = PolicyEngine::new().unwrap();

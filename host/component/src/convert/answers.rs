@@ -6,7 +6,7 @@
 macro_rules! conversions_of_answers {
     () => {
         pub(crate) fn description(said: wire::lifecycle::Description) -> $crate::PolicyDescription {
-            let mut needs = core_types::Needs::default();
+            let mut needs = interface::Needs::default();
             for need in said.needs {
                 let kinds = row_kinds(need.feed);
                 let kept = match hook(need.hook) {
@@ -53,20 +53,20 @@ macro_rules! conversions_of_answers {
         }
 
         /// The hook of a decision; absent: the explanation's, which decides nothing.
-        fn hook(hook: wire::lifecycle::Hook) -> Option<core_types::Hook> {
+        fn hook(hook: wire::lifecycle::Hook) -> Option<interface::Hook> {
             use wire::lifecycle::Hook;
             match hook {
-                Hook::Admission => Some(core_types::Hook::Admission),
-                Hook::Priority => Some(core_types::Hook::Priority),
-                Hook::Routing => Some(core_types::Hook::Routing),
-                Hook::Preemption => Some(core_types::Hook::Preemption),
-                Hook::Budget => Some(core_types::Hook::Budget),
+                Hook::Admission => Some(interface::Hook::Admission),
+                Hook::Priority => Some(interface::Hook::Priority),
+                Hook::Routing => Some(interface::Hook::Routing),
+                Hook::Preemption => Some(interface::Hook::Preemption),
+                Hook::Budget => Some(interface::Hook::Budget),
                 Hook::Explanation => None,
             }
         }
 
-        fn row_kinds(feed: wire::lifecycle::Feed) -> core_types::RowKinds {
-            use core_types::RowKind;
+        fn row_kinds(feed: wire::lifecycle::Feed) -> interface::RowKinds {
+            use interface::RowKind;
             use wire::lifecycle::Feed;
             let flags = [
                 (Feed::NAMES, RowKind::Name),
@@ -87,16 +87,16 @@ macro_rules! conversions_of_answers {
 
         pub(crate) fn admission_verdict(
             verdict: wire::admission::Verdict,
-        ) -> core_types::admission::Verdict {
-            use core_types::admission::Choice;
-            core_types::admission::Verdict {
+        ) -> interface::admission::Verdict {
+            use interface::admission::Choice;
+            interface::admission::Verdict {
                 choice: match verdict.choice {
                     wire::admission::Choice::Admit => Choice::Admit,
                     wire::admission::Choice::Park => Choice::Park,
                     wire::admission::Choice::Shed(seconds) => Choice::Shed(seconds),
                     wire::admission::Choice::Displace(displaced) => {
-                        Choice::Displace(core_types::admission::Displacement {
-                            request: core_types::RequestId(displaced.request),
+                        Choice::Displace(interface::admission::Displacement {
+                            request: interface::RequestId(displaced.request),
                             retry_after: displaced.retry_after,
                         })
                     }
@@ -107,15 +107,15 @@ macro_rules! conversions_of_answers {
 
         pub(crate) fn routing_verdict(
             verdict: wire::routing::Verdict,
-        ) -> core_types::routing::Verdict {
-            use core_types::routing::Choice;
-            core_types::routing::Verdict {
+        ) -> interface::routing::Verdict {
+            use interface::routing::Choice;
+            interface::routing::Verdict {
                 choice: match verdict.choice {
                     wire::routing::Choice::Place(executors) => {
-                        Choice::Place(executors.into_iter().map(core_types::ExecutorId).collect())
+                        Choice::Place(executors.into_iter().map(interface::ExecutorId).collect())
                     }
                     wire::routing::Choice::Hold(until) => {
-                        Choice::Hold(until.map(core_types::Micros))
+                        Choice::Hold(until.map(interface::Micros))
                     }
                     wire::routing::Choice::GiveUp => Choice::GiveUp,
                 },
@@ -123,42 +123,42 @@ macro_rules! conversions_of_answers {
             }
         }
 
-        pub(crate) fn eviction(eviction: wire::preemption::Eviction) -> core_types::Eviction {
-            let victim = |victim: wire::preemption::Victim| core_types::Victim {
-                request: core_types::RequestId(victim.request),
+        pub(crate) fn eviction(eviction: wire::preemption::Eviction) -> interface::Eviction {
+            let victim = |victim: wire::preemption::Victim| interface::Victim {
+                request: interface::RequestId(victim.request),
                 how: match victim.how {
-                    wire::preemption::How::Recompute => core_types::EvictHow::Recompute,
-                    wire::preemption::How::Swap => core_types::EvictHow::Swap,
+                    wire::preemption::How::Recompute => interface::EvictHow::Recompute,
+                    wire::preemption::How::Swap => interface::EvictHow::Swap,
                 },
             };
-            core_types::Eviction {
-                executor: core_types::ExecutorId(eviction.executor),
+            interface::Eviction {
+                executor: interface::ExecutorId(eviction.executor),
                 victims: eviction.victims.into_iter().map(victim).collect(),
                 reason: eviction.reason,
             }
         }
 
-        pub(crate) fn allotments(said: wire::budget::Allotments) -> core_types::Allotments {
-            let allotment = |allotment: wire::budget::Allotment| core_types::Allotment {
-                executor: core_types::ExecutorId(allotment.executor),
+        pub(crate) fn allotments(said: wire::budget::Allotments) -> interface::Allotments {
+            let allotment = |allotment: wire::budget::Allotment| interface::Allotment {
+                executor: interface::ExecutorId(allotment.executor),
                 tokens_max: allotment.tokens_max,
             };
-            core_types::Allotments {
+            interface::Allotments {
                 engines: said.engines.into_iter().map(allotment).collect(),
-                again: said.again.map(core_types::Micros),
+                again: said.again.map(interface::Micros),
             }
         }
 
-        pub(crate) fn arrangement(said: wire::budget::Arrangement) -> core_types::Arrangement {
-            core_types::Arrangement {
+        pub(crate) fn arrangement(said: wire::budget::Arrangement) -> interface::Arrangement {
+            interface::Arrangement {
                 prefill_max: said.prefill_max,
-                first: said.first.into_iter().map(core_types::RequestId).collect(),
+                first: said.first.into_iter().map(interface::RequestId).collect(),
             }
         }
 
         pub(crate) fn candidate(candidate: wire::explanation::Candidate) -> $crate::Candidate {
             $crate::Candidate {
-                executor: core_types::ExecutorId(candidate.executor),
+                executor: interface::ExecutorId(candidate.executor),
                 eligible: candidate.eligible,
                 cost: candidate.cost,
                 note: candidate.note,

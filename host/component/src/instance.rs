@@ -1,19 +1,19 @@
 //! One running instance of a policy, in the core's types.
 //!
 //! [`Instance`] is the interface that a WebAssembly component ([`crate::WasmInstance`]), a native
-//! policy and a scripted fake of a test have in common. [`crate::Runner`] decides when each method
-//! is called; `wit/hooks.wit` says what it means.
+//! policy and a scripted fake of a test have in common. `Runner`, in `pointsman-policy`, decides when
+//! each method is called; `wit/hooks.wit` says what it means.
 //!
 //! # Invariants
 //! 1. After a [`Fault`] an instance is dropped and never asked again: its memory is in an unknown
-//!    state (`host::tests`).
+//!    state (`host::tests` of `pointsman-policy`).
 
 use std::fmt;
 
-use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{Bounds, ExecutorId, HookSet, Micros, Moment, Needs, Question, Reply};
+use pointsman_interface::rows::{Cached, Change, Extent, Request};
+use pointsman_interface::{Bounds, ExecutorId, HookSet, Micros, Moment, Needs, Question, Reply};
 
-pub use crate::fault::Fault;
+use crate::fault::Fault;
 use crate::settings::SettingSchema;
 
 /// One running instance of a policy.

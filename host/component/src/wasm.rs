@@ -11,8 +11,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{Bounds, FaultKind, HookSet, Micros, Moment, Question, Reply, RequestId};
+use pointsman_interface::rows::{Cached, Change, Extent, Request};
+use pointsman_interface::{Bounds, FaultKind, HookSet, Micros, Moment, Question, Reply, RequestId};
 use pointsman_notation::untrusted;
 use wasmtime::component::InstancePre;
 use wasmtime::{Store, Trap};
@@ -21,7 +21,8 @@ use crate::bindings::{
     admission, budget, explanation, lifecycle, preemption, priority, routing, types,
 };
 use crate::component::{LoadError, PolicyComponent};
-use crate::instance::{Candidate, Fault, Instance, LogLine, PolicyDescription};
+use crate::fault::Fault;
+use crate::instance::{Candidate, Instance, LogLine, PolicyDescription};
 use crate::limits::Limits;
 use crate::scan::Exports;
 use crate::store::{StoreState, thread_time};

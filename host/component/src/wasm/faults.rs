@@ -4,11 +4,11 @@
 //! Names of functions are the author's, up to megabytes each, and may say more still once they are
 //! demangled. No more is read or written than is kept.
 
-use pointsman_core::FaultKind;
+use pointsman_interface::FaultKind;
 use pointsman_notation::untrusted;
 use wasmtime::{Trap, WasmBacktrace};
 
-use crate::instance::Fault;
+use crate::fault::Fault;
 use crate::limits::Limits;
 use crate::store::StoreState;
 
