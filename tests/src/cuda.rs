@@ -15,7 +15,7 @@ use pointsman_engine::model::backend::{
 use pointsman_engine::model::config::{Head, LlamaConfig};
 use pointsman_engine::model::dummy::Dummy;
 use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::host::HostModel;
+use pointsman_engine::model::open::OpenModel;
 use pointsman_engine::sample::Tokens;
 use pointsman_executor::job::Sampling;
 use pointsman_server::config::{Config, DeviceConfig};
@@ -82,7 +82,7 @@ pub struct Case {
 /// A model on a device, with its KV pool.
 pub struct OnDevice {
     backend: CudaBackend,
-    model: Arc<HostModel>,
+    model: Arc<OpenModel>,
 }
 
 impl std::fmt::Debug for OnDevice {
@@ -119,7 +119,7 @@ impl OnDevice {
     /// If the device has no room for it.
     pub fn new(config: &Path, tokens: u32) -> Result<Self> {
         let files = ModelFiles::Dummy(Dummy::new(config, SEED));
-        let model = Arc::new(HostModel::load(&files)?);
+        let model = Arc::new(OpenModel::open(&files)?);
         let shape = KvShape {
             tokens_per_block: TOKENS_PER_BLOCK,
             blocks_total: tokens.div_ceil(TOKENS_PER_BLOCK),

@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use pointsman_cuda::emulation;
-use pointsman_driver::provider::ExecutorConfig;
+use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
 use pointsman_server::config::{Config, DeviceConfig};
 use pointsman_tests::client::{Client, chat, streamed_chat};
+use pointsman_tests::log::Log;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
@@ -99,6 +100,51 @@ async fn a_stream_goes_on_at_the_processors_when_its_device_is_lost_which_then_s
     ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
     let again = answer(client, "cuda", "gpu").await?;
     ensure!(!again.is_empty());
+    serving.idle().await?;
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn weights_go_to_the_device_and_into_memory_once_processors_compute_them_and_both_are_told()
+-> Result<()> {
+    let _emulated = emulation::alone();
+    let log = Log::begin("info")?;
+    let serving = Serving::start(|config| {
+        config.models = vec![ModelConfig::new("told", ModelSource::Embedded)];
+        config.devices.push(DeviceConfig::with_cuda("gpu0", 0));
+        config.executors = vec![ExecutorConfig {
+            device: Some("gpu0".to_owned()),
+            ..ExecutorConfig::new("told")
+        }];
+    })
+    .await?;
+    let client = serving.client;
+    let told = |body: Value| {
+        let mut body = body;
+        body["model"] = json!("told");
+        body
+    };
+    let asked = told(on("cuda", chat("What comes after four?")));
+    let there = client.post("/v1/chat/completions", &asked).await?.text()?;
+    let line = |device: &str, start: &str| {
+        let text = log.text();
+        let mut lines = text.lines();
+        let (model, device) = ("model=\"told\"", format!("device=\"{device}\""));
+        let found = lines
+            .find(|line| line.contains(start) && line.contains(model) && line.contains(&device));
+        found.map(str::to_owned)
+    };
+    let loaded = line("gpu0", "weights loaded").context("nothing is told")?;
+    ensure!(loaded.contains("size=\"5.1 MB\" tensors=56"), "{loaded}");
+    ensure!(line("gpu0", "loading weights").is_some(), "no beginning");
+    ensure!(line("memory", "weights loaded").is_none(), "it was read");
+    let added = json!({"models": ["told"], "executor": "near", "device": "cpu0"});
+    let added = client.post("/admin/executors", &added).await?;
+    ensure!(added.status == 201, "{added:?}");
+    ensure!(line("memory", "weights loaded").is_some(), "{}", log.text());
+    let asked = told(on("cpu", chat("What comes after four?")));
+    let here = client.post("/v1/chat/completions", &asked).await?.text()?;
+    ensure!(here == there, "{here} and {there}");
     serving.idle().await?;
     serving.server.stop().await
 }

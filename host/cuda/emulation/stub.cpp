@@ -26,6 +26,7 @@ enum Result {
     LAUNCH_FAILED = 719,
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
+    UNKNOWN = 999,
 };
 
 // Device attributes that are asked for.
@@ -81,6 +82,10 @@ struct Driver {
     int count = 1;
     size_t memory_bytes = size_t(1) << 30;
     long launches_left = -1;
+    // Bytes that may be pinned, those that are, and the most that were.
+    size_t pinned_max = SIZE_MAX, pinned = 0, pinned_peak = 0;
+    // Copies that are still made before one fails; negative: none does.
+    long copies_left = -1;
 };
 
 Driver& driver() {
@@ -197,7 +202,10 @@ int give_back(uint64_t at) {
 
 void end_context(Device& device) {
     for (auto [at, bytes] : device.memory) std::free(reinterpret_cast<void*>(at));
-    for (auto [at, bytes] : device.pinned) std::free(at);
+    for (auto [at, bytes] : device.pinned) {
+        driver().pinned -= bytes;
+        std::free(at);
+    }
     device = Device();
 }
 
@@ -214,6 +222,9 @@ int copy(uint64_t on_device, void* to, const void* from, size_t bytes, void* han
     auto make = [=] {
         return with_device([&](Device& device) -> int {
             if (!holds(device, on_device, bytes)) return INVALID_VALUE;
+            long& left = driver().copies_left;
+            if (left == 0) return UNKNOWN;
+            if (left > 0) left--;
             std::memcpy(to, from, bytes);
             return SUCCESS;
         });
@@ -294,6 +305,23 @@ size_t pointsman_stub_allocated() {
 void pointsman_stub_lose_after(long launches) {
     std::lock_guard<std::mutex> guard(driver().lock);
     driver().launches_left = launches;
+}
+
+// Bytes that may be pinned, and from now on the most that are.
+void pointsman_stub_pin_max(size_t bytes) {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    driver().pinned_max = bytes;
+    driver().pinned_peak = driver().pinned;
+}
+
+size_t pointsman_stub_pinned_peak() {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    return driver().pinned_peak;
+}
+
+void pointsman_stub_fail_copies_after(long copies) {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    driver().copies_left = copies;
 }
 
 void pointsman_stub_order(int order, unsigned seed) {
@@ -416,9 +444,13 @@ int cuMemFreeAsync(uint64_t at, void*) { return give_back(at); }
 int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
     if (int refused = wait_for_all()) return refused;
     return with_device([&](Device& device) -> int {
+        Driver& here = driver();
+        if (bytes > here.pinned_max - std::min(here.pinned, here.pinned_max)) return OUT_OF_MEMORY;
         *at = std::malloc(bytes);
         if (*at == nullptr) return OUT_OF_MEMORY;
         device.pinned[*at] = bytes;
+        here.pinned += bytes;
+        here.pinned_peak = std::max(here.pinned_peak, here.pinned);
         return SUCCESS;
     });
 }
@@ -426,7 +458,10 @@ int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
 int cuMemFreeHost(void* at) {
     if (int refused = wait_for_all()) return refused;
     return with_device([&](Device& device) -> int {
-        if (device.pinned.erase(at) == 0) return INVALID_VALUE;
+        auto found = device.pinned.find(at);
+        if (found == device.pinned.end()) return INVALID_VALUE;
+        driver().pinned -= found->second;
+        device.pinned.erase(found);
         std::free(at);
         return SUCCESS;
     });

@@ -1,53 +1,35 @@
 //! The host arena of a device: pinned memory, to which blocks of the pool are copied and back.
 
-use std::ffi::c_void;
-use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
-use cudarc::driver::result::{free_host, malloc_host, memcpy_dtoh_async, memcpy_htod_async};
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
+use cudarc::driver::{CudaContext, CudaStream};
 use pointsman_engine::model::backend::{DeviceError, KvBlocks, SwapDirection};
 use pointsman_events::BlockCopy;
 
+use crate::pinned::PinnedMemory;
 use crate::{failed, in_words};
 
 /// The host arena of a device. Which block is whose is the core's ledger's to know.
 #[derive(Debug)]
 pub(crate) struct PinnedArena {
-    context: Arc<CudaContext>,
     blocks: KvBlocks,
-    /// The memory; null where there is none.
-    memory: *mut c_void,
+    memory: PinnedMemory,
 }
-
-// SAFETY: the memory belongs to the arena alone, and pinned memory may be used on any thread.
-unsafe impl Send for PinnedArena {}
-// SAFETY: blocks are copied by whoever the ledger has given them to, and by nobody else.
-unsafe impl Sync for PinnedArena {}
 
 impl PinnedArena {
     /// Pins memory for the host blocks of a device.
     pub(crate) fn new(context: &Arc<CudaContext>, blocks: KvBlocks) -> Result<Self, DeviceError> {
         let bytes = blocks.bytes * u64::from(blocks.host);
-        let mut memory = ptr::null_mut();
-        if bytes > 0 {
-            let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-            context.bind_to_thread().map_err(failed)?;
-            // SAFETY: any number of bytes may be asked for.
-            let pinned = unsafe { malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) };
-            memory = pinned.map_err(|error| {
-                DeviceError(format!(
-                    "its swap-memory of {bytes} bytes cannot be had ({}); give it less",
-                    in_words(error)
-                ))
-            })?;
-        }
-        Ok(Self {
-            context: Arc::clone(context),
-            blocks,
-            memory,
-        })
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let memory = PinnedMemory::new(context, len).map_err(|error| {
+            DeviceError(format!(
+                "its swap-memory of {bytes} bytes cannot be had ({}); give it less",
+                in_words(error)
+            ))
+        })?;
+        Ok(Self { blocks, memory })
     }
 
     /// Checks that both blocks of a copy are there.
@@ -77,7 +59,7 @@ impl PinnedArena {
             let on_device = pool + u64::from(copy.block.0) * bytes;
             let at = copy.host.0 as usize * len;
             // SAFETY: the block is in the arena, as checked above.
-            let here = unsafe { self.memory.cast::<u8>().add(at) };
+            let here = unsafe { self.memory.address().add(at) };
             // SAFETY: the memory has so many bytes, and the ledger gives a block to one sequence at a
             // time, whose engine waits for the stream before it tells that it has left or started.
             let here = unsafe { slice::from_raw_parts_mut(here, len) };
@@ -91,16 +73,5 @@ impl PinnedArena {
             copied.map_err(failed)?;
         }
         Ok(())
-    }
-}
-
-impl Drop for PinnedArena {
-    fn drop(&mut self) {
-        if !self.memory.is_null() && self.context.bind_to_thread().is_ok() {
-            // SAFETY: it was pinned by `new`, and nobody uses it any more. A context that is lost has
-            // lost the memory with it, and says so.
-            let freed = unsafe { free_host(self.memory) };
-            self.context.record_err(freed);
-        }
     }
 }

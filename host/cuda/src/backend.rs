@@ -14,8 +14,10 @@ use pointsman_engine::model::backend::{
     TokenChoice, TokenChooser,
 };
 use pointsman_engine::model::config::LlamaConfig;
+#[cfg(feature = "test-util")]
+use pointsman_engine::model::graph::Llama;
 use pointsman_engine::model::graph::{Activations, forward};
-use pointsman_engine::model::host::HostModel;
+use pointsman_engine::model::open::{LoadProgress, OpenModel};
 #[cfg(feature = "test-util")]
 use pointsman_engine::test_util::schedules::WithPoison;
 use pointsman_events::BlockCopy;
@@ -25,7 +27,7 @@ use pointsman_events::BlockId;
 use crate::buffer::{Rows, address, alloc};
 use crate::choice::{Chooser, LogitRows};
 use crate::device::{ContextLife, CudaDevice};
-use crate::graphs::{Graphs, Launch, StepGraph, StepShape, quiet};
+use crate::graphs::{EndsQuietly, Graphs, Launch, StepGraph, StepShape, quiet};
 use crate::input::{DeviceNumbers, InputAt, InputBatch};
 use crate::ops::{self, Attention, CudaOps};
 use crate::swaps::Swaps;
@@ -38,7 +40,7 @@ pub const BLAS_BYTES: usize = 32 << 20;
 /// A model on a CUDA device, computed on a stream of its own.
 pub struct CudaBackend {
     // Immutable.
-    host: Arc<HostModel>,
+    open: Arc<OpenModel>,
     shape: KvShape,
     /// Bytes of a block of the device.
     block_bytes: usize,
@@ -66,6 +68,36 @@ pub fn kv_bytes_per_token(config: &LlamaConfig) -> u64 {
     (config.kv_numbers_per_token() * size_of::<u16>()) as u64
 }
 
+/// The parts of a backend that come before its model.
+struct Begun {
+    swaps: Swaps,
+    stream: Arc<CudaStream>,
+    life: Arc<ContextLife>,
+}
+
+impl Begun {
+    fn on(device: &CudaDevice) -> Result<Self, DeviceError> {
+        let _quiet = quiet();
+        let life = device.life()?;
+        Ok(Self {
+            swaps: Swaps::new(&life)?,
+            stream: life.context.new_stream().map_err(failed)?,
+            life,
+        })
+    }
+}
+
+/// Begins cuBLAS on a stream, with its memory.
+fn begin_blas(stream: &Arc<CudaStream>) -> Result<(CudaBlas, CudaSlice<u8>), DeviceError> {
+    let handle = CudaBlas::new(Arc::clone(stream)).map_err(blas_failed)?;
+    let memory = alloc::<u8>(stream, BLAS_BYTES)?;
+    let at = address(&memory, stream) as *mut _;
+    // SAFETY: the memory has so many bytes, and lives as long as the handle.
+    let given = unsafe { blas::cublasSetWorkspace_v2(*handle.handle(), at, BLAS_BYTES) };
+    given.result().map_err(blas_failed)?;
+    Ok((handle, memory))
+}
+
 impl CudaBackend {
     /// Checks that the kernels can compute a model of this architecture.
     ///
@@ -75,15 +107,29 @@ impl CudaBackend {
         weights::check(config)
     }
 
-    /// Puts a model on a device, unless another backend already has, and lays its keys and values out
-    /// in the device's pool as `shape` says.
+    /// [`Self::load`], told to nobody.
     ///
     /// # Errors
-    /// If the device fails or has not enough memory, or its kernels are not for this model.
+    /// As there.
     pub fn new(
         device: &CudaDevice,
-        model: Arc<HostModel>,
+        model: Arc<OpenModel>,
         shape: KvShape,
+    ) -> Result<Self, DeviceError> {
+        Self::load(device, model, shape, &mut |_| ())
+    }
+
+    /// Loads a model onto a device, unless another backend already has, and lays its keys and values out
+    /// in the device's pool as `shape` says. `tell` is told how far loading is.
+    ///
+    /// # Errors
+    /// If the device fails or has not enough memory, its kernels are not for this model, or the weights cannot
+    /// be read.
+    pub fn load(
+        device: &CudaDevice,
+        model: Arc<OpenModel>,
+        shape: KvShape,
+        tell: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, DeviceError> {
         let config = model.config();
         weights::check(config)?;
@@ -95,19 +141,20 @@ impl CudaBackend {
                 shape.blocks_total, blocks.total, blocks.bytes
             )));
         }
-        let _quiet = quiet();
-        let life = device.life()?;
-        let stream = life.context.new_stream().map_err(failed)?;
-        let swaps = Swaps::new(&life)?;
-        let on_device = life.model(&stream, &model)?;
-        let handle = CudaBlas::new(Arc::clone(&stream)).map_err(blas_failed)?;
-        let memory = alloc::<u8>(&stream, BLAS_BYTES)?;
-        let at = address(&memory, &stream) as *mut _;
-        // SAFETY: the memory has so many bytes, and lives as long as the handle.
-        let given = unsafe { blas::cublasSetWorkspace_v2(*handle.handle(), at, BLAS_BYTES) };
-        given.result().map_err(blas_failed)?;
+        let begun = EndsQuietly::new(Begun::on(device)?);
+        // It may take long, and steps of others are recorded meanwhile.
+        let on_device = begun.life.model(&model, tell)?;
+        let quiet = quiet();
+        // Should cuBLAS fail, it ends before the others may go on.
+        let on_device = on_device;
+        let Begun {
+            life,
+            stream,
+            swaps,
+        } = begun.into_inner(&quiet);
+        let (handle, memory) = begin_blas(&stream)?;
         Ok(Self {
-            host: model,
+            open: model,
             shape,
             block_bytes: usize::try_from(blocks.bytes).expect("a block is in memory"),
             life: ManuallyDrop::new(life),
@@ -126,7 +173,7 @@ impl CudaBackend {
     }
 
     fn run(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
-        let config = self.host.config();
+        let config = self.open.config();
         let input = InputBatch::new(chunks, config, self.shape);
         logits.clear();
         let context = &self.life.context;
@@ -187,7 +234,7 @@ impl CudaBackend {
     /// Launches a step, one operation after the other.
     fn launch_each(&mut self, input: &InputBatch, at: &InputAt) -> Result<(), DeviceError> {
         let mut ops = CudaOps {
-            config: self.host.config(),
+            config: self.open.config(),
             slots: self.shape.tokens_per_block,
             block_size: self.block_bytes / size_of::<bf16>(),
             module: &self.life.module,
@@ -212,7 +259,7 @@ impl CudaBackend {
         self.life.context.bind_to_thread().map_err(failed)?;
         let rows = LogitRows {
             address: self.activations.logits.address(&self.stream),
-            size: self.host.config().vocab_size,
+            size: self.open.config().vocab_size,
         };
         let (module, stream) = (&self.life.module, &self.stream);
         let chosen = self
@@ -246,6 +293,19 @@ impl CudaBackend {
             true => Ok(()),
             false => self.stream.synchronize().map_err(failed),
         }
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl CudaBackend {
+    /// The weights on the device: matrices by the bits of bf16, and vectors.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn weights(&self) -> Result<Llama<Vec<u16>, Vec<f32>>, DeviceError> {
+        self.life.context.bind_to_thread().map_err(failed)?;
+        let mut back = weights::CopyBack(&self.stream);
+        self.model.weights.made(&mut back)
     }
 }
 
@@ -294,7 +354,7 @@ impl fmt::Debug for CudaBackend {
 
 impl Backend for CudaBackend {
     fn vocab_size(&self) -> usize {
-        self.host.config().vocab_size
+        self.open.config().vocab_size
     }
 
     fn tokens_per_block(&self) -> u32 {
@@ -306,7 +366,7 @@ impl Backend for CudaBackend {
     }
 
     fn context_tokens(&self) -> u32 {
-        self.host.config().context_tokens
+        self.open.config().context_tokens
     }
 
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -318,7 +378,7 @@ impl Backend for CudaBackend {
     }
 
     fn hidden_size(&self) -> usize {
-        self.host.config().hidden_size
+        self.open.config().hidden_size
     }
 
     fn hidden(&mut self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {

@@ -7,16 +7,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::{CudaContext, CudaSlice};
 use pointsman_engine::model::backend::{DeviceError, KvBlocks};
-use pointsman_engine::model::host::HostModel;
+use pointsman_engine::model::open::{LoadProgress, OpenModel};
 
 use crate::arena::PinnedArena;
 use crate::buffer::alloc;
 use crate::failed;
 use crate::module::Module;
 use crate::probe::{self, NoDevice};
-use crate::weights::DeviceModel;
+use crate::weights::{DeviceModel, weight_bytes};
 
 /// A CUDA device with the KV pool that all its backends share. Which blocks are whose is the core's
 /// ledger's to know.
@@ -36,8 +36,9 @@ pub(crate) struct ContextLife {
     pub(crate) pool: CudaSlice<u8>,
     /// The host arena.
     pub(crate) arena: PinnedArena,
-    /// The models on the device, by their copy in this machine's memory.
-    models: Mutex<Vec<(Weak<HostModel>, Weak<DeviceModel>)>>,
+    /// The models on the device, by their open files. Held while one is loaded: others wait for that, so that
+    /// no two are loaded at once, nor one twice.
+    models: Mutex<Vec<(Weak<OpenModel>, Weak<DeviceModel>)>>,
     lost: AtomicBool,
 }
 
@@ -113,15 +114,16 @@ impl ContextLife {
         })
     }
 
-    /// The model on the device, copied there unless it is there already.
+    /// The model on the device, loaded unless it is there already; then `tell` is told how far that is.
+    /// Nobody may call this who keeps others quiet.
     pub(crate) fn model(
         &self,
-        stream: &Arc<CudaStream>,
-        model: &Arc<HostModel>,
+        model: &Arc<OpenModel>,
+        tell: &mut dyn FnMut(LoadProgress),
     ) -> Result<Arc<DeviceModel>, DeviceError> {
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         models.retain(|(_, there)| there.strong_count() > 0);
-        let same = |(here, _): &&(Weak<HostModel>, _)| here.as_ptr() == Arc::as_ptr(model);
+        let same = |(open, _): &&(Weak<OpenModel>, _)| open.as_ptr() == Arc::as_ptr(model);
         if let Some(there) = models
             .iter()
             .find(same)
@@ -129,7 +131,11 @@ impl ContextLife {
         {
             return Ok(there);
         }
-        let there = Arc::new(DeviceModel::copy(stream, model)?);
+        let loaded = DeviceModel::load(&self.context, model, tell).map_err(|error| {
+            let bytes = weight_bytes(model.config());
+            DeviceError(format!("weights of {bytes} bytes are not loaded: {error}"))
+        });
+        let there = Arc::new(loaded?);
         models.push((Arc::downgrade(model), Arc::downgrade(&there)));
         Ok(there)
     }

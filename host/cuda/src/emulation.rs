@@ -132,6 +132,8 @@ pub fn alone() -> Alone {
     emulation.set_devices(1);
     emulation.set_memory(1 << 30);
     emulation.lose_after(None);
+    emulation.fail_copies_after(None);
+    emulation.set_pinned_max(usize::MAX);
     emulation.set_order(ThreadOrder::Forward);
     Alone {
         emulation,
@@ -183,6 +185,30 @@ impl Emulation {
             self.symbol("pointsman_stub_lose_after");
         // SAFETY: takes a number and keeps it.
         unsafe { set(launches.map_or(-1, c_long::from)) };
+    }
+
+    /// Has copies between this machine and the device fail after so many more; absent: none does.
+    pub fn fail_copies_after(&self, copies: Option<u32>) {
+        let set: Symbol<'_, unsafe extern "C" fn(c_long)> =
+            self.symbol("pointsman_stub_fail_copies_after");
+        // SAFETY: takes a number and keeps it.
+        unsafe { set(copies.map_or(-1, c_long::from)) };
+    }
+
+    /// Sets the bytes of this machine's memory that may be pinned, and begins anew to count how many are.
+    pub fn set_pinned_max(&self, bytes: usize) {
+        let set: Symbol<'_, unsafe extern "C" fn(usize)> = self.symbol("pointsman_stub_pin_max");
+        // SAFETY: takes a number and keeps it.
+        unsafe { set(bytes) };
+    }
+
+    /// The most bytes that were pinned at a time since [`Self::set_pinned_max`].
+    #[must_use]
+    pub fn pinned_peak(&self) -> usize {
+        let get: Symbol<'_, unsafe extern "C" fn() -> usize> =
+            self.symbol("pointsman_stub_pinned_peak");
+        // SAFETY: returns a number.
+        unsafe { get() }
     }
 
     /// Sets the order of threads.

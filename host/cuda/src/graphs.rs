@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -24,6 +25,39 @@ const SHAPES_MAX: usize = 64;
 pub(crate) fn quiet() -> MutexGuard<'static, ()> {
     static QUIET: Mutex<()> = Mutex::new(());
     QUIET.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thing that ends only while others are kept quiet.
+#[derive(Debug)]
+pub(crate) struct EndsQuietly<T>(Option<T>);
+
+impl<T> EndsQuietly<T> {
+    /// Keeps a thing that was made while others were quiet.
+    pub(crate) fn new(thing: T) -> Self {
+        Self(Some(thing))
+    }
+
+    /// Gives it to somebody who keeps others quiet.
+    pub(crate) fn into_inner(mut self, _quiet: &MutexGuard<'static, ()>) -> T {
+        self.0.take().expect("it is taken out once")
+    }
+}
+
+impl<T> Deref for EndsQuietly<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is taken out last")
+    }
+}
+
+impl<T> Drop for EndsQuietly<T> {
+    fn drop(&mut self) {
+        if let Some(thing) = self.0.take() {
+            let _quiet = quiet();
+            drop(thing);
+        }
+    }
 }
 
 /// The shape of a step: launches of two of the same shape differ in what is at their addresses only.

@@ -13,7 +13,9 @@
 //!    logits depends on its own sequence only, bit by bit (`tests/backend.rs`). On a device the second
 //!    holds as far as cuBLAS goes, which may sum in another order for another number of rows.
 //! 3. Logits are those of the processors within the precision of bf16 (`tests/backend.rs`).
-//! 4. Tokens are those that the engine's sampler chooses by the same rows (`tests/choice.rs`).
+//! 4. Weights go to a device piece by piece through pinned memory, of which loading has a fixed amount
+//!    (`tests/loading.rs`).
+//! 5. Tokens are those that the engine's sampler chooses by the same rows (`tests/choice.rs`).
 //!
 //! With `POINTSMAN_CUDA_TESTS=device` the tests run on a real device, which has to be there.
 //!
@@ -40,8 +42,10 @@ mod graphs;
 mod input;
 pub mod module;
 mod ops;
+mod pinned;
 pub mod probe;
 mod swaps;
+mod upload;
 mod weights;
 
 pub use backend::{BLAS_BYTES, CudaBackend, kv_bytes_per_token};

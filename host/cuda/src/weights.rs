@@ -1,19 +1,18 @@
 //! Weights on the device: matrices in bf16, vectors in f32.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::{CudaContext, CudaSlice};
 use half::bf16;
-use half::slice::HalfFloatSliceExt as _;
 use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::model::config::{Head, LlamaConfig};
-use pointsman_engine::model::graph::Llama;
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::model::weights::{Matrix, Values};
+use pointsman_engine::model::graph::{Llama, WeightsMaker};
+use pointsman_engine::model::open::{LoadProgress, Loading, OpenModel};
+use pointsman_engine::model::weights::Stacked;
 
-use crate::buffer::alloc;
-use crate::failed;
 use crate::ops::WIDTH_MAX;
+use crate::upload::{STAGING_BYTES, Upload, unread};
 
 /// The sizes of a model that the kernels take in steps of eight numbers.
 const STEP: usize = 8;
@@ -77,52 +76,107 @@ pub(crate) fn check(config: &LlamaConfig) -> Result<(), DeviceError> {
 }
 
 impl DeviceModel {
-    /// Copies a model to the device. Weights in f32 are rounded to bf16.
-    pub(crate) fn copy(stream: &Arc<CudaStream>, model: &HostModel) -> Result<Self, DeviceError> {
-        let weights = model.weights().on_device(
-            &mut |matrix| DeviceMatrix::copy(stream, matrix),
-            &mut |vector| copied(stream, vector),
-        )?;
-        let angles = copied(stream, &angles(model))?;
-        stream.synchronize().map_err(failed)?;
+    /// Loads a model onto the device, and tells how far that is. Weights in f32 are rounded to bf16.
+    pub(crate) fn load(
+        context: &Arc<CudaContext>,
+        model: &OpenModel,
+        tell: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, DeviceError> {
+        let mut upload = Upload::begin(context, Loading::begin(model, tell))?;
+        let weights = model.weights().made(&mut upload)?;
+        let angles = load_angles(&mut upload, model)?;
+        upload.finish()?;
         Ok(Self { weights, angles })
     }
 }
 
-impl DeviceMatrix {
-    fn copy(stream: &Arc<CudaStream>, matrix: &Matrix) -> Result<Self, DeviceError> {
-        use half::slice::HalfBitsSliceExt as _;
-        let numbers = match &matrix.values {
-            Values::Bf16(values) => copied(stream, values.reinterpret_cast())?,
-            Values::F32(values) => {
-                let mut bits = vec![0_u16; values.len()];
-                bits.reinterpret_cast_mut::<bf16>()
-                    .convert_from_f32_slice(values);
-                copied(stream, &bits)?
-            }
-        };
-        Ok(Self {
-            rows: numbers.len() / matrix.cols,
-            cols: matrix.cols,
+impl WeightsMaker<Stacked, Stacked> for Upload<'_> {
+    type Matrix = DeviceMatrix;
+    type Vector = CudaSlice<f32>;
+    type Error = DeviceError;
+
+    fn matrix(&mut self, matrix: &Stacked) -> Result<DeviceMatrix, DeviceError> {
+        let (rows, cols) = (matrix.rows(), matrix.cols);
+        let (numbers, mut at) = self.room(rows * cols)?;
+        for tensor in &matrix.tensors {
+            at = self.tensor(tensor, cols, at)?;
+        }
+        Ok(DeviceMatrix {
+            rows,
+            cols,
             numbers,
         })
     }
+
+    fn vector(&mut self, vector: &Stacked) -> Result<CudaSlice<f32>, DeviceError> {
+        let numbers = vector.vector().map_err(unread)?;
+        let (memory, at) = self.room(numbers.len())?;
+        self.numbers(&numbers, at)?;
+        self.count(vector.bytes(), vector.tensors.len());
+        Ok(memory)
+    }
 }
 
-fn copied<T: cudarc::driver::DeviceRepr>(
-    stream: &Arc<CudaStream>,
-    values: &[T],
-) -> Result<CudaSlice<T>, DeviceError> {
-    let mut memory = alloc(stream, values.len())?;
-    stream.memcpy_htod(values, &mut memory).map_err(failed)?;
+/// Loads the table of angles, as the processors compute them for each step.
+fn load_angles(upload: &mut Upload<'_>, model: &OpenModel) -> Result<CudaSlice<f32>, DeviceError> {
+    let config = model.config();
+    let width = config.head_dim;
+    let (memory, mut at) = upload.room(config.context_tokens as usize * width)?;
+    let positions_at_once = u32::try_from(STAGING_BYTES / (width * size_of::<f32>()));
+    let positions_at_once = positions_at_once.unwrap_or(u32::MAX);
+    let mut first = 0;
+    while first < config.context_tokens {
+        let end = config
+            .context_tokens
+            .min(first.saturating_add(positions_at_once));
+        let angles = angles(model, first..end);
+        upload.numbers(&angles, at)?;
+        at += size_of_val(&*angles) as u64;
+        first = end;
+    }
     Ok(memory)
 }
 
-/// The table of angles, as the processors compute them for each step.
-fn angles(model: &HostModel) -> Vec<f32> {
+fn angles(model: &OpenModel, positions: Range<u32>) -> Vec<f32> {
     let mut angles = Vec::new();
-    for position in 0..model.config().context_tokens {
+    for position in positions {
         model.rotation().push(position, &mut angles);
     }
     angles
 }
+
+#[cfg(feature = "test-util")]
+mod read {
+    use cudarc::driver::CudaStream;
+
+    use super::*;
+    use crate::failed;
+
+    /// Copies weights back, for tests that look at them.
+    pub(crate) struct CopyBack<'a>(pub(crate) &'a Arc<CudaStream>);
+
+    impl WeightsMaker<DeviceMatrix, CudaSlice<f32>> for CopyBack<'_> {
+        type Matrix = Vec<u16>;
+        type Vector = Vec<f32>;
+        type Error = DeviceError;
+
+        fn matrix(&mut self, matrix: &DeviceMatrix) -> Result<Vec<u16>, DeviceError> {
+            let mut numbers = vec![0; matrix.numbers.len()];
+            self.0
+                .memcpy_dtoh(&matrix.numbers, &mut numbers)
+                .map_err(failed)?;
+            self.0.synchronize().map_err(failed)?;
+            Ok(numbers)
+        }
+
+        fn vector(&mut self, vector: &CudaSlice<f32>) -> Result<Vec<f32>, DeviceError> {
+            let mut numbers = vec![0.0; vector.len()];
+            self.0.memcpy_dtoh(vector, &mut numbers).map_err(failed)?;
+            self.0.synchronize().map_err(failed)?;
+            Ok(numbers)
+        }
+    }
+}
+
+#[cfg(feature = "test-util")]
+pub(crate) use read::CopyBack;

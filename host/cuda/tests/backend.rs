@@ -33,7 +33,7 @@ fn backend_with_arena(model: &Arc<HostModel>, shape: KvShape, host: u32) -> Cuda
         ..shape.blocks(kv_bytes_per_token(model.config()))
     };
     let device = CudaDevice::new(0, blocks).unwrap();
-    CudaBackend::new(&device, Arc::clone(model), shape).unwrap()
+    CudaBackend::new(&device, Arc::clone(model.open()), shape).unwrap()
 }
 
 /// Configurations that together have everything that a model on a device may have.
@@ -160,7 +160,7 @@ fn models_with_wider_and_narrower_tokens_share_the_blocks_of_a_device() {
     let tables = [[0, 2], [1, 3]].map(|table| table.map(BlockId));
     let tokens: Vec<u32> = (1..30).collect();
     let together = models.iter().zip(&tables).map(|(model, blocks)| {
-        let mut backend = CudaBackend::new(&device, Arc::clone(model), shape).unwrap();
+        let mut backend = CudaBackend::new(&device, Arc::clone(model.open()), shape).unwrap();
         backend.poison(blocks);
         (backend, blocks)
     });
@@ -213,7 +213,7 @@ fn a_model_that_the_kernels_cannot_compute_is_refused_by_its_size() {
         blocks_total: 2,
     };
     let device = CudaDevice::new(0, shape.blocks(1024)).unwrap();
-    let refused = CudaBackend::new(&device, model, shape).unwrap_err();
+    let refused = CudaBackend::new(&device, Arc::clone(model.open()), shape).unwrap_err();
     let expected = "a model whose head_dim is 12 is not for CUDA devices, whose kernels take multiples of \
                     8; serve it on the processors";
     assert_eq!(refused, DeviceError(expected.to_owned()));

@@ -34,7 +34,7 @@ fn backend() -> CudaBackend {
     let model = models::demo();
     let blocks = SHAPE.blocks(kv_bytes_per_token(model.config()));
     let device = CudaDevice::new(0, blocks).unwrap();
-    CudaBackend::new(&device, Arc::clone(&model), SHAPE).unwrap()
+    CudaBackend::new(&device, Arc::clone(model.open()), SHAPE).unwrap()
 }
 
 impl Sequence {

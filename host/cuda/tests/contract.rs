@@ -14,7 +14,9 @@ fn demo() -> Box<dyn Backend> {
     let model = models::demo();
     let blocks = with_arena(kv_bytes_per_token(model.config()));
     let device = Arc::new(CudaDevice::new(0, blocks).expect("the emulation has a device"));
-    Box::new(CudaBackend::new(&device, model, KV_SHAPE).expect("the device has room"))
+    Box::new(
+        CudaBackend::new(&device, Arc::clone(model.open()), KV_SHAPE).expect("the device has room"),
+    )
 }
 
 contract_suite!(cuda, Stepped::new(&[demo]), 3);

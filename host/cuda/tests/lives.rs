@@ -34,7 +34,7 @@ fn device() -> CudaDevice {
 }
 
 fn backend(device: &CudaDevice) -> Result<CudaBackend, DeviceError> {
-    CudaBackend::new(device, models::demo(), SHAPE)
+    CudaBackend::new(device, Arc::clone(models::demo().open()), SHAPE)
 }
 
 fn step(backend: &mut CudaBackend) -> Result<Vec<u32>, DeviceError> {

@@ -36,7 +36,7 @@ fn device(hosted: &Hosted) -> Device {
     let device = CudaDevice::new(0, blocks).unwrap();
     let hosted = Rc::clone(hosted);
     Rc::new(move |place| {
-        let model = Arc::clone(&hosted[place]);
+        let model = Arc::clone(hosted[place].open());
         Box::new(CudaBackend::new(&device, model, SHAPE).unwrap())
     })
 }

@@ -177,7 +177,15 @@ impl Fleet {
     async fn add_now(self: &Arc<Self>, addition: Addition) -> Result<ExecutorRow, AddError> {
         let mut members = self.members.lock().await;
         let models = self.models_of(&members, &addition).await?;
-        let prepared = self.provider.executor(&models, &addition.executor)?;
+        let provider = Arc::clone(&self.provider);
+        let preparing = task::spawn_blocking(move || {
+            let prepared = provider.executor(&models, &addition.executor);
+            prepared.map(|prepared| (prepared, models))
+        });
+        let (prepared, models) = match preparing.await {
+            Ok(prepared) => prepared?,
+            Err(error) => return Err(AddError::Load(format!("preparing panicked: {error}"))),
+        };
         self.attach(&mut members, prepared, models).await
     }
 

@@ -107,13 +107,14 @@ pub enum ModelSource {
 
 /// A maker of executors for models.
 pub trait Provider: Debug + Send + Sync {
-    /// Loads a model. Slow: the weights may be gigabytes.
+    /// Loads a model: all of it but what a device reads by itself. Slow: files are read.
     ///
     /// # Errors
     /// If the files are not those of a model that can be served here.
     fn load(&self, model: &ModelConfig) -> Result<ServedModel, ServeModelError>;
 
-    /// Prepares an executor of these models, which are those that `config` names, in its order.
+    /// Prepares an executor of these models, which are those that `config` names, in its order. Slow: the weights
+    /// may be gigabytes.
     ///
     /// # Errors
     /// If there is no such device, or a model does not fit it.

@@ -18,10 +18,11 @@ use pointsman_engine::cpu;
 use pointsman_engine::cpu::{Cores, CpuBackend, KvMemory, Processors};
 use pointsman_engine::model::backend::{Backend, DeviceError, KvBlocks, KvShape};
 use pointsman_engine::model::config::LlamaConfig;
-use pointsman_engine::model::host::HostModel;
+use pointsman_engine::model::open::OpenModel;
 use tracing::info;
 
 use crate::config::{DeviceConfig, Hardware};
+use crate::local_model::{LocalModel, in_a_line};
 
 /// Tokens in a block, of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;
@@ -52,7 +53,7 @@ impl LocalDevice {
         machine: &mut Machine,
         now: Micros,
         config: &DeviceConfig,
-        models: &[&HostModel],
+        models: &[&OpenModel],
     ) -> Result<Self> {
         let name = &config.name;
         let widths = models
@@ -113,7 +114,7 @@ impl LocalDevice {
     }
 
     /// Lays the KV cache of an executor's models out in the blocks of the device.
-    pub(crate) fn shape(&self, models: &[&HostModel]) -> Result<KvShape, ServeModelError> {
+    pub(crate) fn shape(&self, models: &[&OpenModel]) -> Result<KvShape, ServeModelError> {
         let mut widest = 1;
         for model in models {
             let config = model.config();
@@ -137,23 +138,44 @@ impl LocalDevice {
         })
     }
 
+    /// Reads the weights of a model that the device's processors are going to compute, unless it was.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(crate) fn prepare(&self, model: &LocalModel) -> Result<(), ServeModelError> {
+        match &self.compute {
+            Compute::Processors(..) => match model.in_memory() {
+                Ok(_shared) => Ok(()),
+                Err(error) => Err(ServeModelError::Files(in_a_line(&error))),
+            },
+            Compute::Cuda(_) => Ok(()),
+        }
+    }
+
     /// Makes a backend of a model. One for processors is passed on by `make`.
     ///
     /// # Errors
-    /// If the device fails.
+    /// If the device fails, or the weights cannot be read.
     pub(crate) fn backend(
         &self,
-        model: &Arc<HostModel>,
+        model: &LocalModel,
         shape: KvShape,
         make: impl FnOnce(CpuBackend) -> Box<dyn Backend>,
     ) -> Result<Box<dyn Backend>, DeviceError> {
-        let model = Arc::clone(model);
         match &self.compute {
             Compute::Processors(processors, memory) => {
+                let model = model.in_memory();
+                let model = model.map_err(|error| DeviceError(in_a_line(&error)))?;
                 let (memory, processors) = (memory.clone(), processors.clone());
                 Ok(make(CpuBackend::on(memory, model, shape, processors)))
             }
-            Compute::Cuda(device) => Ok(Box::new(CudaBackend::new(device, model, shape)?)),
+            Compute::Cuda(device) => {
+                let files = Arc::clone(model.files());
+                let backend = model.telling(&self.name, |tell| {
+                    CudaBackend::load(device, files, shape, tell)
+                })?;
+                Ok(Box::new(backend))
+            }
         }
     }
 }
@@ -186,7 +208,7 @@ fn kv_bytes_per_token(hardware: &Hardware, config: &LlamaConfig) -> u64 {
 
 /// Bytes of KV cache on a device: as configured, or nine tenths of what `models` and the memory that
 /// they are computed in leave of a CUDA device's.
-fn kv_bytes(config: &DeviceConfig, models: &[&HostModel]) -> Result<u64> {
+fn kv_bytes(config: &DeviceConfig, models: &[&OpenModel]) -> Result<u64> {
     let Hardware::Cuda { ordinal } = config.hardware else {
         return config.kv_bytes.context("kv-memory is missing");
     };

@@ -20,7 +20,6 @@ mod cache;
 mod choice;
 mod client;
 mod error;
-mod progress;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,10 +33,10 @@ use tracing::{info, warn};
 pub use error::HubError;
 
 use crate::config::{HubSettings, Reach};
+use crate::progress::Progress;
 use cache::{Cache, Snapshot};
 use choice::{INDEX, ModelParts};
 use client::HubClient;
-use progress::Progress;
 
 /// The models with those of the hub fetched, so that each is a folder or a file.
 ///
@@ -158,7 +157,7 @@ impl Fetching<'_> {
             // Another process may have fetched it meanwhile.
             if !blob.is_file() {
                 let mut part = self.cache.part(&about.tag)?;
-                let progress = Progress::begin(name, about.bytes);
+                let progress = Progress::of_file(name, about.bytes);
                 self.client
                     .fetch((commit, name, &about), &mut part, progress)
                     .await?;

@@ -23,22 +23,22 @@ use pointsman_engine::cpu::CpuBackend;
 use pointsman_engine::model::backend::{Backend, KvShape};
 use pointsman_engine::model::dummy::Dummy;
 use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::host::HostModel;
 use pointsman_engine::thread::{self as engine, EngineSpec, ModelSpec, Recovery};
 use pointsman_executor::contract::Events;
 use pointsman_text::ModelText;
 use tokio::sync::mpsc;
 use tracing::info;
 
-use crate::config::Config;
+use crate::config::{Config, Hardware};
 use crate::devices::LocalDevice;
 use crate::embedded;
+use crate::local_model::LocalModel;
 
-/// The files of a model in memory.
+/// A model with its text side.
 #[derive(Debug)]
 struct Loaded {
     text: Arc<ModelText>,
-    model: Arc<HostModel>,
+    model: LocalModel,
 }
 
 /// The rule by which the backends of engines are made of those of the processors. By default they are
@@ -81,7 +81,7 @@ pub struct LocalProvider {
 
 // === Loading ===
 
-/// Loads a model. Slow: all weights are read.
+/// Loads a model: its text side, and what its weights are and where, which devices read when they need them.
 ///
 /// # Errors
 /// If a file of the model is missing or wrong; the error names the model.
@@ -90,8 +90,9 @@ pub fn load(config: &ModelConfig) -> Result<ServedModel> {
     let files = files(config)?;
     let text = ModelText::load(&files).with_context(|| format!("model {name}"))?;
     let text = text.with_clock(clock::unix_seconds);
-    let model = HostModel::load(&files).with_context(|| format!("model {name}"))?;
-    let (ids, rows) = (text.vocab_size(), model.config().vocab_size);
+    let model = LocalModel::open(name, &files).with_context(|| format!("model {name}"))?;
+    let found = model.files().config();
+    let (ids, rows) = (text.vocab_size(), found.vocab_size);
     ensure!(
         ids <= rows,
         "model {name}: the tokenizer has {ids} tokens, the model {rows}; they do not belong \
@@ -104,13 +105,10 @@ pub fn load(config: &ModelConfig) -> Result<ServedModel> {
         entry: ModelEntry {
             name: name.clone(),
             text: Some(Arc::clone(&text) as _),
-            context_tokens: Some(model.config().context_tokens),
+            context_tokens: Some(found.context_tokens),
             created: clock::unix_seconds(),
         },
-        weights: Arc::new(Loaded {
-            text,
-            model: Arc::new(model),
-        }),
+        weights: Arc::new(Loaded { text, model }),
     })
 }
 
@@ -165,8 +163,11 @@ impl LocalProvider {
     ) -> Result<PreparedExecutor, ServeModelError> {
         let device = self.device(config.device.as_deref())?;
         let loaded_models: Vec<Arc<Loaded>> = models.iter().map(loaded).collect();
-        let hosts = loaded_models.iter().map(|loaded| &*loaded.model);
-        let shape = device.shape(&hosts.collect::<Vec<_>>())?;
+        let files = loaded_models.iter().map(|loaded| &**loaded.model.files());
+        let shape = device.shape(&files.collect::<Vec<_>>())?;
+        for loaded in &loaded_models {
+            device.prepare(&loaded.model)?;
+        }
         let name = config.name.clone().unwrap_or_else(|| {
             let first = models.first().map_or("", |model| &*model.entry.name);
             format!("{}/{first}", device.name)
@@ -193,7 +194,12 @@ impl LocalProvider {
         let prepared = models.iter().map(|model| PreparedModel {
             name: model.entry.name.clone(),
             // A sequence alone is no longer than the whole pool.
-            context_tokens: loaded(model).model.config().context_tokens.min(pool),
+            context_tokens: loaded(model)
+                .model
+                .files()
+                .config()
+                .context_tokens
+                .min(pool),
         });
         let engine = Engine {
             name: spec.name.clone(),
@@ -248,10 +254,11 @@ impl Engine {
     /// The engine of `executor`, whose models the machine knows by `ids`.
     fn spec(self, executor: ExecutorId, ids: &[ModelId]) -> EngineSpec {
         let models = self.models.iter().zip(ids).map(|(loaded, id)| {
-            let (model, shape) = (Arc::clone(&loaded.model), self.shape);
+            let (of_engine, shape) = (Arc::clone(loaded), self.shape);
             let device = self.device.clone();
             let (name, Backends(make)) = (self.name.clone(), self.backends.clone());
-            let backend = move || device.backend(&model, shape, |backend| make(&name, backend));
+            let backend =
+                move || device.backend(&of_engine.model, shape, |backend| make(&name, backend));
             ModelSpec {
                 model: *id,
                 text: Arc::clone(&loaded.text),
@@ -271,12 +278,26 @@ impl Engine {
 
 // === The start ===
 
-/// Loads models, each once.
+/// Loads the models of a configuration, each once, and reads the weights of those that processors are going to
+/// compute. Slow: they may be gigabytes.
 ///
 /// # Errors
 /// If a file of a model is missing or wrong; the error names the model.
-pub fn load_all(configs: &[ModelConfig]) -> Result<Vec<ServedModel>> {
-    configs.iter().map(load).collect()
+pub fn load_all(config: &Config) -> Result<Vec<ServedModel>> {
+    let models: Vec<ServedModel> = config.models.iter().map(load).collect::<Result<_>>()?;
+    let devices = config.devices.iter();
+    let of_processors = devices.filter(|device| match device.hardware {
+        Hardware::Processors { .. } => true,
+        Hardware::Cuda { .. } => false,
+    });
+    let executors = of_processors.flat_map(|device| config.executors_on(device));
+    for executor in executors {
+        for model in named(&models, &executor.models) {
+            let read = loaded(model).model.in_memory();
+            read.with_context(|| format!("model {}", model.entry.name))?;
+        }
+    }
+    Ok(models)
 }
 
 /// Attaches the devices and executors of a configuration to `machine`, and starts the engines.
@@ -306,9 +327,9 @@ pub fn start(
             .collect();
         let come_here =
             |model: &&ServedModel| here.is_empty() || here.contains(&&*model.entry.name);
-        let hosts: Vec<_> = models.iter().filter(come_here).map(loaded).collect();
-        let hosts: Vec<_> = hosts.iter().map(|loaded| &*loaded.model).collect();
-        LocalDevice::attach(machine, now, device, &hosts)
+        let loaded: Vec<_> = models.iter().filter(come_here).map(loaded).collect();
+        let files: Vec<_> = loaded.iter().map(|it| &**it.model.files()).collect();
+        LocalDevice::attach(machine, now, device, &files)
     });
     let provider = LocalProvider {
         devices: devices.collect::<Result<_>>()?,

@@ -22,7 +22,7 @@ use pointsman_driver::message::{DriverHandle, channels};
 use pointsman_driver::metrics::Metrics;
 use pointsman_driver::operator::Operator;
 use pointsman_driver::port::{DriverPort, eject};
-use pointsman_driver::provider::{ModelConfig, ServedModel};
+use pointsman_driver::provider::ServedModel;
 use pointsman_driver::quota::Quotas;
 use pointsman_driver::spans::{self, RequestSpan, SpanQueue, Spans};
 use pointsman_driver::{Driver, Memory, thread};
@@ -168,7 +168,11 @@ impl Server {
         let (addr, admin_addr) = listeners.addresses()?;
         let state = state::open(config)?;
         memory::check_kv(config)?;
-        let models = load(hub::fetched(&config.models, &config.hub).await?).await?;
+        let fetched = Config {
+            models: hub::fetched(&config.models, &config.hub).await?,
+            ..config.clone()
+        };
+        let models = load(fetched).await?;
         let (waker, woken) = pointsman_lifecycle::waker();
         let shared = Shared {
             clock,
@@ -428,8 +432,8 @@ fn join(driver: JoinHandle<()>, engines: Vec<JoinHandle<Ended>>) -> Result<()> {
 }
 
 /// Loads the models, on a thread that may be busy for long.
-async fn load(configs: Vec<ModelConfig>) -> Result<Vec<ServedModel>> {
-    let loading = task::spawn_blocking(move || models::load_all(&configs));
+async fn load(config: Config) -> Result<Vec<ServedModel>> {
+    let loading = task::spawn_blocking(move || models::load_all(&config));
     loading.await.context("loading panicked")?
 }
 

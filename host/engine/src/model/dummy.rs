@@ -17,7 +17,9 @@ use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::weights::{TensorSource, Values, WeightsError};
+use super::weights::encoding::Encoding;
+use super::weights::stored::{Place, StoredTensor};
+use super::weights::{TensorSource, WeightsError};
 
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
@@ -111,23 +113,70 @@ fn character(byte: u8) -> char {
 
 // === Weights ===
 
+/// The numbers of a tensor, which are made when they are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MadeTensor {
+    /// All of them are 1.
+    Ones,
+    /// They look random, each a byte around 0 with this scale, which bf16 holds exactly.
+    Random {
+        /// The number from which they follow.
+        start: u64,
+        /// A power of two.
+        scale: f32,
+    },
+}
+
 impl TensorSource for &Dummy {
-    fn take(&mut self, name: &str, shape: Vec<usize>) -> Result<Values, WeightsError> {
-        let count = shape.iter().product();
-        if name.contains("norm") {
-            return Ok(Values::Bf16(vec![bf16::ONE; count]));
-        }
+    fn find(&mut self, name: &str, shape: Vec<usize>) -> Result<StoredTensor, WeightsError> {
+        let made = match name.contains("norm") {
+            true => MadeTensor::Ones,
+            false => self.random(name, shape.get(1).copied().unwrap_or(1)),
+        };
+        let stored = (Encoding::Bf16, Place::Made(made));
+        Ok(StoredTensor::new(name, &shape, stored))
+    }
+}
+
+impl Dummy {
+    /// The random numbers of a tensor whose rows have so many.
+    fn random(&self, name: &str, width: usize) -> MadeTensor {
         let mut hash = Sha256::new();
         hash.update(self.seed.to_le_bytes());
         hash.update(name);
         let digest: [u8; 32] = hash.finalize().into();
         let (first, _) = digest.as_chunks::<8>();
-        let width = shape.get(1).copied().unwrap_or(1);
-        Ok(Values::Bf16(random(
-            count,
-            u64::from_le_bytes(first[0]),
-            scale(width),
-        )))
+        MadeTensor::Random {
+            start: u64::from_le_bytes(first[0]),
+            scale: scale(width),
+        }
+    }
+}
+
+impl MadeTensor {
+    /// Makes the numbers from this one on, of two bytes each, the lower one first.
+    pub(crate) fn fill(self, first: usize, out: &mut [u8]) {
+        let parts = out.par_chunks_mut(NUMBERS_AT_ONCE * 2).enumerate();
+        parts.for_each(|(part, out)| {
+            let (numbers, _) = out.as_chunks_mut::<2>();
+            match self {
+                Self::Ones => numbers.fill(bf16::ONE.to_le_bytes()),
+                Self::Random { start, scale } => {
+                    fill_random(first + part * NUMBERS_AT_ONCE, (start, scale), numbers);
+                }
+            }
+        });
+    }
+}
+
+fn fill_random(first: usize, (start, scale): (u64, f32), numbers: &mut [[u8; 2]]) {
+    let mut bytes = [0; NUMBERS];
+    for (place, number) in (first..).zip(numbers) {
+        if place == first || place.is_multiple_of(NUMBERS) {
+            bytes = mixed(start.wrapping_add((place / NUMBERS) as u64)).to_le_bytes();
+        }
+        let byte = bytes[place % NUMBERS].cast_signed();
+        *number = bf16::from_f32(f32::from(byte) * scale).to_le_bytes();
     }
 }
 
@@ -137,22 +186,6 @@ fn scale(width: usize) -> f32 {
     // A byte around 0 is 74 on average, in squares: a bit more than two to the power of six.
     let halvings = 6 + width.ilog2().div_ceil(2);
     (0..halvings).fold(1.0, |scale, _| scale / 2.0)
-}
-
-/// Numbers that look random, each a byte around 0 with this scale, which bf16 holds exactly.
-fn random(count: usize, start: u64, scale: f32) -> Vec<bf16> {
-    let mut values = vec![bf16::ZERO; count];
-    let parts = values.par_chunks_mut(NUMBERS_AT_ONCE).enumerate();
-    parts.for_each(|(part, values)| {
-        let first = part * (NUMBERS_AT_ONCE / NUMBERS);
-        for (place, values) in values.chunks_mut(NUMBERS).enumerate() {
-            let bytes = mixed(start.wrapping_add((first + place) as u64)).to_le_bytes();
-            for (value, byte) in values.iter_mut().zip(bytes) {
-                *value = bf16::from_f32(f32::from(byte.cast_signed()) * scale);
-            }
-        }
-    });
-    values
 }
 
 /// The mixing of SplitMix64.

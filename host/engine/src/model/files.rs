@@ -1,8 +1,9 @@
 //! The files of a model, by name: in a Hugging Face folder, in the binary, or made of a GGUF file or a seed.
 
 use std::borrow::Cow;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -43,11 +44,61 @@ pub enum ModelFileError {
         /// The path of the file.
         path: PathBuf,
         /// The system's error.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The metadata of a GGUF file have something else in its place.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+}
+
+/// A file of weights, of which parts are read when they are needed.
+#[derive(Debug)]
+pub(crate) struct WeightsFile {
+    /// The path, for errors.
+    name: String,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Disk(File),
+    Binary(&'static [u8]),
+}
+
+impl WeightsFile {
+    /// An open file.
+    pub(super) fn on_disk(name: String, file: File) -> Self {
+        Self {
+            name,
+            content: Content::Disk(file),
+        }
+    }
+
+    /// The path, for errors.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The number of bytes that the file has now.
+    pub(super) fn length(&self) -> io::Result<u64> {
+        match &self.content {
+            Content::Disk(file) => Ok(file.metadata()?.len()),
+            Content::Binary(bytes) => Ok(bytes.len() as u64),
+        }
+    }
+
+    /// Reads all of `out` from a place on.
+    pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match &self.content {
+            Content::Disk(file) => file.read_exact_at(out, offset),
+            Content::Binary(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let part = bytes.get(start..).and_then(|rest| rest.get(..out.len()));
+                out.copy_from_slice(part.ok_or(ErrorKind::UnexpectedEof)?);
+                Ok(())
+            }
+        }
+    }
 }
 
 impl ModelFiles {
@@ -90,6 +141,20 @@ impl ModelFiles {
         }
     }
 
+    /// Opens the file `name` of weights; absent where it does not exist.
+    pub(super) fn weights(&self, name: &str) -> Result<Option<WeightsFile>, ModelFileError> {
+        let content = match self {
+            ModelFiles::Folder(folder) => opened(folder.join(name))?.map(Content::Disk),
+            ModelFiles::Embedded(_) => match self.read(name)? {
+                Some(Cow::Borrowed(content)) => Some(Content::Binary(content)),
+                Some(Cow::Owned(_)) | None => None,
+            },
+            ModelFiles::Gguf(_) | ModelFiles::Dummy(_) => None,
+        };
+        let name = self.describe(name);
+        Ok(content.map(|content| WeightsFile { name, content }))
+    }
+
     /// Returns the name of the file `name` in errors.
     #[must_use]
     pub fn describe(&self, name: &str) -> String {
@@ -127,6 +192,14 @@ fn only_gguf(folder: &Path) -> Option<PathBuf> {
     let mut files = entries.filter(|path| path.extension().is_some_and(|it| it == "gguf"));
     let first = files.next()?;
     files.next().is_none().then_some(first)
+}
+
+fn opened(path: PathBuf) -> Result<Option<File>, ModelFileError> {
+    match pointsman_files::open(&path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ModelFileError::Read { path, source }),
+    }
 }
 
 fn read(path: PathBuf) -> Result<Option<Cow<'static, [u8]>>, ModelFileError> {

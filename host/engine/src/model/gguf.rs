@@ -20,16 +20,17 @@ mod sentencepiece;
 mod text;
 mod types;
 
-use std::fs::File;
 use std::io::BufReader;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use self::error::GgufError;
 
 use self::header::{Header, TensorInfo, Value};
 use super::config::LlamaConfig;
-use super::weights::{TensorSource, Values, WeightsError};
+use super::files::WeightsFile;
+use super::weights::stored::{Place, RowOrder, StoredTensor};
+use super::weights::{TensorSource, WeightsError};
 
 /// A GGUF file whose head was read.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub struct Gguf {
     path: PathBuf,
     /// The path, for errors.
     name: String,
-    file: File,
+    file: Arc<WeightsFile>,
     header: Header,
 }
 
@@ -64,8 +65,8 @@ impl Gguf {
         let header = Header::read(&name, length, BufReader::new(&file))?;
         Ok(Self {
             path: path.to_owned(),
+            file: Arc::new(WeightsFile::on_disk(name.clone(), file)),
             name,
-            file,
             header,
         })
     }
@@ -97,7 +98,7 @@ impl Gguf {
         if !self.header.tensors.contains_key(NAME) {
             return Ok(None);
         }
-        let factors = self.tensor(NAME, &[head_dim / 2])?.into_f32();
+        let factors = self.tensor(NAME, &[head_dim / 2])?.values()?.into_f32();
         if factors
             .iter()
             .all(|factor| *factor > 0.0 && factor.is_finite())
@@ -123,8 +124,8 @@ impl Gguf {
         }
     }
 
-    /// Reads a tensor by its name in the file.
-    fn tensor(&self, name: &str, expected: &[usize]) -> Result<Values, GgufError> {
+    /// Finds a tensor by its name in the file.
+    fn tensor(&self, name: &str, expected: &[usize]) -> Result<StoredTensor, GgufError> {
         let file = || self.name.clone();
         let Some(tensor) = self.header.tensors.get(name) else {
             return Err(GgufError::TensorMissing {
@@ -141,7 +142,7 @@ impl Gguf {
                 expected: expected.to_vec(),
             });
         }
-        let Some(block) = kind.block() else {
+        let Some(encoding) = kind.encoding() else {
             return Err(GgufError::Unsupported {
                 file: file(),
                 field: format!("the type of tensor {name},"),
@@ -150,14 +151,8 @@ impl Gguf {
             });
         };
         // No longer than the file: the head was held against its length.
-        let mut bytes = vec![0; usize::try_from(tensor.bytes).unwrap_or(usize::MAX)];
-        match self.file.read_exact_at(&mut bytes, tensor.offset) {
-            Ok(()) => Ok(block.values(&bytes)),
-            Err(source) => Err(GgufError::Read {
-                file: file(),
-                source,
-            }),
-        }
+        let place = Place::File(Arc::clone(&self.file), tensor.offset);
+        Ok(StoredTensor::new(name, shape, (encoding, place)))
     }
 
     fn metadata(&self) -> Metadata<'_> {
@@ -220,18 +215,14 @@ const NAMES: [(&str, &str); 14] = [
 ];
 
 impl TensorSource for GgufTensors<'_> {
-    fn take(&mut self, name: &str, expected: Vec<usize>) -> Result<Values, WeightsError> {
-        let values = self.gguf.tensor(&gguf_name(name), &expected)?;
+    fn find(&mut self, name: &str, expected: Vec<usize>) -> Result<StoredTensor, WeightsError> {
+        let tensor = self.gguf.tensor(&gguf_name(name), &expected)?;
         let heads = match self.heads {
             Some(heads) if name.contains("q_proj") => heads.queries,
             Some(heads) if name.contains("k_proj") => heads.keys,
-            Some(_) | None => return Ok(values),
+            Some(_) | None => return Ok(tensor),
         };
-        let cols = expected.get(1).copied().unwrap_or(1);
-        Ok(match values {
-            Values::Bf16(rows) => Values::Bf16(in_halves(&rows, heads, cols)),
-            Values::F32(rows) => Values::F32(in_halves(&rows, heads, cols)),
-        })
+        Ok(tensor.in_order(RowOrder::Alternating { heads }))
     }
 }
 
@@ -248,19 +239,6 @@ fn gguf_name(name: &str) -> String {
         Some((layer, part)) => format!("blk.{layer}.{}.{kind}", named(part)),
         None => format!("{}.{kind}", named(part)),
     }
-}
-
-/// The rows of heads in which the two halves alternate, with the halves one after the other.
-fn in_halves<T: Copy>(rows: &[T], heads: usize, cols: usize) -> Vec<T> {
-    let head_rows = rows.len() / cols / heads;
-    let mut ordered = Vec::with_capacity(rows.len());
-    for head in rows.chunks_exact(head_rows * cols) {
-        for half in 0..2 {
-            let of_half = head.chunks_exact(cols).skip(half).step_by(2);
-            of_half.for_each(|row| ordered.extend_from_slice(row));
-        }
-    }
-    ordered
 }
 
 // === impl Metadata ===

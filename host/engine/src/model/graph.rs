@@ -1,8 +1,7 @@
 //! The computation of a model like Llama, once for every device.
 //!
 //! A backend lays out its step, makes its [`Ops`] and calls [`forward`]. The weights are of the
-//! device's own kind: [`super::weights`] loads them into this machine's memory, and another device
-//! makes its own from those.
+//! device's own kind, made from the tensors that [`super::weights`] finds.
 //!
 //! # Not here
 //! Arithmetic (the implementations of [`Ops`]), and the placing of tokens in blocks.
@@ -60,58 +59,117 @@ pub struct Linear<M, V> {
     pub bias: Option<V>,
 }
 
-impl<M, V> Llama<M, V> {
-    /// Makes the same model of a device's own kind, by a function for matrices and one for vectors.
+/// Makes the weights of a model of its own kind, each of another one.
+pub trait WeightsMaker<M, V> {
+    /// A matrix of this kind.
+    type Matrix;
+    /// A vector of this kind.
+    type Vector;
+    /// The reason why one cannot be made.
+    type Error;
+
+    /// Makes a matrix.
     ///
     /// # Errors
-    /// The first of either function.
-    pub fn on_device<N, W, E>(
+    /// If it cannot be made.
+    fn matrix(&mut self, matrix: &M) -> Result<Self::Matrix, Self::Error>;
+
+    /// Makes a vector.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    fn vector(&mut self, vector: &V) -> Result<Self::Vector, Self::Error>;
+}
+
+impl<M, V> Llama<M, V> {
+    /// Makes the same model of another kind.
+    ///
+    /// # Errors
+    /// The maker's first.
+    pub fn made<K: WeightsMaker<M, V>>(
         &self,
-        matrix: &mut impl FnMut(&M) -> Result<N, E>,
-        vector: &mut impl FnMut(&V) -> Result<W, E>,
-    ) -> Result<Llama<N, W>, E> {
+        by: &mut K,
+    ) -> Result<Llama<K::Matrix, K::Vector>, K::Error> {
         Ok(Llama {
-            embedding: matrix(&self.embedding)?,
+            embedding: by.matrix(&self.embedding)?,
             layers: {
-                let layers = self.layers.iter();
-                let layers = layers.map(|layer| layer.on_device(matrix, vector));
+                let layers = self.layers.iter().map(|layer| layer.made(by));
                 layers.collect::<Result<_, _>>()?
             },
-            norm: vector(&self.norm)?,
-            head: self.head.as_ref().map(&mut *matrix).transpose()?,
+            norm: by.vector(&self.norm)?,
+            head: match &self.head {
+                None => None,
+                Some(head) => Some(by.matrix(head)?),
+            },
         })
+    }
+
+    /// All matrices, in the order of [`Self::made`].
+    pub fn matrices(&self) -> impl Iterator<Item = &M> {
+        let of_layers = self.layers.iter().flat_map(|layer| {
+            let projections = [&layer.qkv, &layer.output, &layer.gate_up, &layer.down];
+            projections.map(|linear| &linear.weight)
+        });
+        [&self.embedding]
+            .into_iter()
+            .chain(of_layers)
+            .chain(&self.head)
+    }
+
+    /// All vectors, in the order of [`Self::made`].
+    pub fn vectors(&self) -> impl Iterator<Item = &V> {
+        let of_layers = self.layers.iter().flat_map(Layer::vectors);
+        of_layers.chain([&self.norm])
     }
 }
 
 impl<M, V> Layer<M, V> {
-    fn on_device<N, W, E>(
+    fn made<K: WeightsMaker<M, V>>(
         &self,
-        matrix: &mut impl FnMut(&M) -> Result<N, E>,
-        vector: &mut impl FnMut(&V) -> Result<W, E>,
-    ) -> Result<Layer<N, W>, E> {
-        let mut linear = |linear: &Linear<M, V>| -> Result<Linear<N, W>, E> {
-            Ok(Linear {
-                weight: matrix(&linear.weight)?,
-                bias: linear.bias.as_ref().map(&mut *vector).transpose()?,
-            })
-        };
-        let projections = [&self.qkv, &self.output, &self.gate_up, &self.down];
-        let [qkv, output, gate_up, down] = projections.map(&mut linear);
-        let head_norms = match &self.head_norms {
-            None => None,
-            Some(HeadNorms { query, key }) => Some(HeadNorms {
-                query: vector(query)?,
-                key: vector(key)?,
-            }),
-        };
+        by: &mut K,
+    ) -> Result<Layer<K::Matrix, K::Vector>, K::Error> {
         Ok(Layer {
-            attention_norm: vector(&self.attention_norm)?,
-            qkv: qkv?,
-            head_norms,
-            output: output?,
-            mlp_norm: vector(&self.mlp_norm)?,
-            gate_up: gate_up?,
-            down: down?,
+            attention_norm: by.vector(&self.attention_norm)?,
+            qkv: self.qkv.made(by)?,
+            head_norms: match &self.head_norms {
+                None => None,
+                Some(HeadNorms { query, key }) => Some(HeadNorms {
+                    query: by.vector(query)?,
+                    key: by.vector(key)?,
+                }),
+            },
+            output: self.output.made(by)?,
+            mlp_norm: by.vector(&self.mlp_norm)?,
+            gate_up: self.gate_up.made(by)?,
+            down: self.down.made(by)?,
+        })
+    }
+
+    fn vectors(&self) -> impl Iterator<Item = &V> {
+        let norms = self.head_norms.iter();
+        let norms = norms.flat_map(|HeadNorms { query, key }| [query, key]);
+        [&self.attention_norm]
+            .into_iter()
+            .chain(&self.qkv.bias)
+            .chain(norms)
+            .chain(&self.output.bias)
+            .chain([&self.mlp_norm])
+            .chain(&self.gate_up.bias)
+            .chain(&self.down.bias)
+    }
+}
+
+impl<M, V> Linear<M, V> {
+    fn made<K: WeightsMaker<M, V>>(
+        &self,
+        by: &mut K,
+    ) -> Result<Linear<K::Matrix, K::Vector>, K::Error> {
+        Ok(Linear {
+            weight: by.matrix(&self.weight)?,
+            bias: match &self.bias {
+                None => None,
+                Some(bias) => Some(by.vector(bias)?),
+            },
         })
     }
 }

@@ -1,27 +1,18 @@
-//! A model loaded from its files, into this machine's memory.
+//! A model in this machine's memory, for its processors.
 
-use super::config::{LlamaConfig, ModelConfigError, Rotation};
+use std::sync::Arc;
+
+use super::config::{LlamaConfig, Rotation};
 use super::files::ModelFiles;
-use super::weights::{self, HostLlama, WeightsError};
+use super::graph::WeightsMaker;
+use super::open::{LoadProgress, Loading, ModelLoadError, OpenModel};
+use super::weights::{HostLlama, Matrix, Stacked, WeightsError};
 
 /// A model in this machine's memory.
 #[derive(Debug)]
 pub struct HostModel {
-    config: LlamaConfig,
+    open: Arc<OpenModel>,
     weights: HostLlama,
-    rotation: Rotation,
-}
-
-/// An error in a model's files.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelLoadError {
-    /// The configuration is missing, damaged, or of a kind that is not built.
-    #[error(transparent)]
-    Config(#[from] ModelConfigError),
-    /// The weights are missing, damaged, or not those of the configuration.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
 }
 
 impl HostModel {
@@ -30,24 +21,39 @@ impl HostModel {
     /// # Errors
     /// If files are missing or damaged, or the model is of a kind that is not built.
     pub fn load(files: &ModelFiles) -> Result<Self, ModelLoadError> {
-        let config = LlamaConfig::load(files)?;
-        let mut rotation = config.rope.rotation(config.head_dim);
-        if let ModelFiles::Gguf(gguf) = files
-            && let Some(factors) = gguf.rope_factors(config.head_dim)?
-        {
-            rotation.stretch(&factors);
+        let open = Arc::new(OpenModel::open(files)?);
+        Ok(Self::read(&open, &mut |_| ())?)
+    }
+
+    /// Reads the weights of an open model; `tell` is told how far it is.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn read(
+        open: &Arc<OpenModel>,
+        tell: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, WeightsError> {
+        let mut stacked = open.weights().matrices().chain(open.weights().vectors());
+        if stacked.any(Stacked::is_widened) {
+            tracing::info!("weights that are not bf16 are kept in f32");
         }
+        let mut reader = Reader(Loading::begin(open, tell));
         Ok(Self {
-            weights: weights::load(files, &config)?,
-            rotation,
-            config,
+            weights: open.weights().made(&mut reader)?,
+            open: Arc::clone(open),
         })
+    }
+
+    /// The model's files.
+    #[must_use]
+    pub fn open(&self) -> &Arc<OpenModel> {
+        &self.open
     }
 
     /// The model's architecture.
     #[must_use]
     pub fn config(&self) -> &LlamaConfig {
-        &self.config
+        self.open.config()
     }
 
     /// The model's weights.
@@ -59,6 +65,27 @@ impl HostModel {
     /// The rotation of its heads.
     #[must_use]
     pub fn rotation(&self) -> &Rotation {
-        &self.rotation
+        self.open.rotation()
+    }
+}
+
+/// Reads weights into this machine's memory.
+struct Reader<'a>(Loading<'a>);
+
+impl WeightsMaker<Stacked, Stacked> for Reader<'_> {
+    type Matrix = Matrix;
+    type Vector = Vec<f32>;
+    type Error = WeightsError;
+
+    fn matrix(&mut self, matrix: &Stacked) -> Result<Matrix, WeightsError> {
+        let read = matrix.matrix()?;
+        self.0.advance(matrix.bytes(), matrix.tensors.len());
+        Ok(read)
+    }
+
+    fn vector(&mut self, vector: &Stacked) -> Result<Vec<f32>, WeightsError> {
+        let read = vector.vector()?;
+        self.0.advance(vector.bytes(), vector.tensors.len());
+        Ok(read)
     }
 }

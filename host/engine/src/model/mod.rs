@@ -7,5 +7,6 @@ pub mod files;
 pub mod gguf;
 pub mod graph;
 pub mod host;
+pub mod open;
 pub mod ops;
 pub mod weights;

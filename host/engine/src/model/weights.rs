@@ -1,15 +1,17 @@
-//! Weights: a model put together from tensors, which come from safetensors files or a GGUF file
+//! Weights: a model put together from tensors, which are in safetensors files or a GGUF file
 //! ([`super::gguf`]), or are made ([`super::dummy`]).
 //!
-//! Nothing is rounded but what is quantised: bf16 stays bf16, and f16 and f32 are kept as f32, at the price
-//! of memory.
+//! A model is first put together of tensors where they are ([`StoredLlama`]), which reads heads of files alone. A
+//! device reads from those what it needs, piece by piece; [`HostLlama`] is all of it in this machine's memory.
 //!
 //! # Invariants
 //! Held by `tests/weights.rs`.
-//! 1. A loaded [`HostLlama`] has exactly the shapes that its configuration asks for.
+//! 1. A [`StoredLlama`] has exactly the shapes that its configuration asks for.
 //! 2. The spread of tensors over files changes nothing.
 
+pub(super) mod encoding;
 mod files;
+pub(super) mod stored;
 
 use half::bf16;
 use safetensors::{Dtype, SafeTensorError};
@@ -21,8 +23,21 @@ use super::graph::{HeadNorms, Layer, Linear, Llama};
 
 use files::Tensors;
 
+pub use stored::StoredTensor;
+
 /// The weights of a model in this machine's memory.
 pub type HostLlama = Llama<Matrix, Vec<f32>>;
+/// The weights of a model where they are stored: matrices, and vectors of one row.
+pub type StoredLlama = Llama<Stacked, Stacked>;
+
+/// Tensors of one matrix, whose rows are one after the other, or of one vector.
+#[derive(Clone, Debug)]
+pub struct Stacked {
+    /// Numbers in a row.
+    pub cols: usize,
+    /// The tensors, in order.
+    pub tensors: Vec<StoredTensor>,
+}
 
 /// A matrix, row by row.
 #[derive(Debug)]
@@ -52,6 +67,17 @@ pub enum WeightsError {
     /// The GGUF file is damaged, or of a kind that is not built.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// A tensor that was found cannot be read any more.
+    #[error("tensor {tensor} of {file} cannot be read")]
+    Unread {
+        /// The tensor's name.
+        tensor: String,
+        /// The path of the file.
+        file: String,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
     /// Neither a file nor an index of shards exists.
     #[error(
         "neither {single} nor {index} exists; weights in other formats must be converted to \
@@ -127,11 +153,11 @@ pub enum WeightsError {
     },
 }
 
-/// Loads the weights of the model that `config` describes.
+/// Finds the weights of the model that `config` describes.
 ///
 /// # Errors
 /// If files are missing, cannot be read or are damaged, or are not those of this model.
-pub fn load(files: &ModelFiles, config: &LlamaConfig) -> Result<HostLlama, WeightsError> {
+pub(super) fn find(files: &ModelFiles, config: &LlamaConfig) -> Result<StoredLlama, WeightsError> {
     match files {
         ModelFiles::Folder(_) | ModelFiles::Embedded(_) => {
             Assembly(Tensors::read(files)?).model(config)
@@ -143,8 +169,8 @@ pub fn load(files: &ModelFiles, config: &LlamaConfig) -> Result<HostLlama, Weigh
 
 /// The place from which a model's tensors come.
 pub(super) trait TensorSource {
-    /// Takes a tensor by its name in Hugging Face's layout, of this shape; no tensor is taken twice.
-    fn take(&mut self, name: &str, shape: Vec<usize>) -> Result<Values, WeightsError>;
+    /// Finds a tensor by its name in Hugging Face's layout, of this shape.
+    fn find(&mut self, name: &str, shape: Vec<usize>) -> Result<StoredTensor, WeightsError>;
 }
 
 /// A model that is put together.
@@ -160,7 +186,7 @@ struct Part {
 // === impl Assembly ===
 
 impl<S: TensorSource> Assembly<S> {
-    fn model(mut self, config: &LlamaConfig) -> Result<HostLlama, WeightsError> {
+    fn model(mut self, config: &LlamaConfig) -> Result<StoredLlama, WeightsError> {
         let layers = (0..config.layers).map(|layer| self.layer(config, layer));
         let layers = layers.collect::<Result<_, _>>()?;
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
@@ -179,7 +205,7 @@ impl<S: TensorSource> Assembly<S> {
         &mut self,
         config: &LlamaConfig,
         layer: usize,
-    ) -> Result<Layer<Matrix, Vec<f32>>, WeightsError> {
+    ) -> Result<Layer<Stacked, Stacked>, WeightsError> {
         let hidden = config.hidden_size;
         let (q, kv, inner) = (config.q_size(), config.kv_size(), config.intermediate_size);
         let part = |name: &str, size| Part::new(format!("model.layers.{layer}.{name}"), size);
@@ -215,7 +241,7 @@ impl<S: TensorSource> Assembly<S> {
         parts: &[Part],
         cols: usize,
         bias: Extra,
-    ) -> Result<Linear<Matrix, Vec<f32>>, WeightsError> {
+    ) -> Result<Linear<Stacked, Stacked>, WeightsError> {
         let of_each = |kind: &str| -> Vec<Part> {
             let parts = parts.iter();
             let parts = parts.map(|part| Part::new(format!("{}.{kind}", part.name), part.size));
@@ -231,22 +257,69 @@ impl<S: TensorSource> Assembly<S> {
     }
 
     /// Stacks the rows of all parts.
-    fn matrix(&mut self, parts: &[Part], cols: usize) -> Result<Matrix, WeightsError> {
+    fn matrix(&mut self, parts: &[Part], cols: usize) -> Result<Stacked, WeightsError> {
         let parts = parts.iter();
-        let parts = parts.map(|part| self.0.take(&part.name, vec![part.size, cols]));
-        let values = parts.collect::<Result<Vec<_>, _>>()?;
-        Ok(Matrix {
+        let parts = parts.map(|part| self.0.find(&part.name, vec![part.size, cols]));
+        Ok(Stacked {
             cols,
-            values: Values::join(values),
+            tensors: parts.collect::<Result<_, _>>()?,
         })
     }
 
     /// Stacks the elements of all parts.
-    fn vector(&mut self, parts: &[Part]) -> Result<Vec<f32>, WeightsError> {
+    fn vector(&mut self, parts: &[Part]) -> Result<Stacked, WeightsError> {
+        let cols = parts.iter().map(|part| part.size).sum();
         let parts = parts.iter();
-        let parts = parts.map(|part| self.0.take(&part.name, vec![part.size]));
-        let values = parts.collect::<Result<Vec<_>, _>>()?;
-        Ok(Values::join(values).into_f32())
+        let parts = parts.map(|part| self.0.find(&part.name, vec![part.size]));
+        Ok(Stacked {
+            cols,
+            tensors: parts.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+// === impl Stacked ===
+
+impl Stacked {
+    /// Number of rows of a matrix.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.tensors.iter().map(StoredTensor::rows).sum()
+    }
+
+    /// Bytes that all of it takes where it is stored.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(StoredTensor::bytes).sum()
+    }
+
+    /// Reads the matrix.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn matrix(&self) -> Result<Matrix, WeightsError> {
+        Ok(Matrix {
+            cols: self.cols,
+            values: self.values()?,
+        })
+    }
+
+    /// Reads the vector.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn vector(&self) -> Result<Vec<f32>, WeightsError> {
+        Ok(self.values()?.into_f32())
+    }
+
+    fn values(&self) -> Result<Values, WeightsError> {
+        let parts = self.tensors.iter().map(StoredTensor::values);
+        Ok(Values::join(parts.collect::<Result<_, _>>()?))
+    }
+
+    /// True where processors keep numbers of it in f32.
+    pub(super) fn is_widened(&self) -> bool {
+        self.tensors.iter().any(StoredTensor::is_widened)
     }
 }
 

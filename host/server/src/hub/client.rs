@@ -14,9 +14,9 @@ use tokio::time;
 use tracing::warn;
 
 use super::cache::{Cache, Part};
-use super::progress::Progress;
 use super::{HubError, is_plain};
 use crate::config::{HubSettings, Secret};
+use crate::progress::{Done, Progress};
 
 /// The longest time without a byte.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -251,7 +251,7 @@ impl HubClient {
                 let what = format!("it has more than its {} bytes", about.bytes);
                 return Err(self.damaged(path, what));
             }
-            progress.advance(part.bytes());
+            progress.advance(Done::Fetched(part.bytes()));
         }
     }
 

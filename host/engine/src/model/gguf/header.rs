@@ -197,8 +197,8 @@ impl<R: BufRead> Reader<'_, R> {
         }
         shape.reverse();
         let kind = TensorType(self.u32(name)?);
-        let bytes = match kind.block() {
-            Some(block) => block.bytes_of(&shape),
+        let bytes = match kind.encoding() {
+            Some(encoding) => encoding.bytes_of(&shape),
             None => Some(0),
         };
         let bytes = bytes.ok_or_else(|| {

@@ -10,37 +10,16 @@
 
 use std::fmt;
 
-use half::{bf16, f16};
-use rayon::prelude::*;
+use half::f16;
 
-use super::super::weights::Values;
+use super::super::weights::encoding::{Block, Encoding};
 
 /// Numbers in a block of the types with a K.
 const K: usize = 256;
-/// Blocks that a thread takes at once.
-const BLOCKS_AT_ONCE: usize = 1024;
 
 /// The number by which ggml knows a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TensorType(pub(super) u32);
-
-/// Layout of a type.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
-    numbers: usize,
-    bytes: usize,
-    read: Numbers,
-}
-
-/// The way from bytes to numbers.
-#[derive(Clone, Copy, Debug)]
-enum Numbers {
-    F32,
-    F16,
-    Bf16,
-    /// Writes the numbers of a block.
-    Quantised(fn(&[u8], &mut [f32])),
-}
 
 /// The names of types, by ggml's numbers.
 const NAMES: [(u32, &str); 31] = [
@@ -87,77 +66,26 @@ impl fmt::Display for TensorType {
 }
 
 impl TensorType {
-    /// The layout of the type; absent: it is not built.
-    pub(super) fn block(self) -> Option<Block> {
+    /// The way in which numbers of the type are stored; absent: it is not built.
+    pub(super) fn encoding(self) -> Option<Encoding> {
         let block = |numbers, bytes, read| {
-            Some(Block {
+            Some(Encoding::Quantised(Block {
                 numbers,
                 bytes,
                 read,
-            })
+            }))
         };
         match self.0 {
-            0 => block(1, 4, Numbers::F32),
-            1 => block(1, 2, Numbers::F16),
-            2 => block(32, 18, Numbers::Quantised(q4_0)),
-            6 => block(32, 22, Numbers::Quantised(q5_0)),
-            8 => block(32, 34, Numbers::Quantised(q8_0)),
-            12 => block(K, 144, Numbers::Quantised(q4_k)),
-            13 => block(K, 176, Numbers::Quantised(q5_k)),
-            14 => block(K, 210, Numbers::Quantised(q6_k)),
-            30 => block(1, 2, Numbers::Bf16),
+            0 => Some(Encoding::F32),
+            1 => Some(Encoding::F16),
+            2 => block(32, 18, q4_0),
+            6 => block(32, 22, q5_0),
+            8 => block(32, 34, q8_0),
+            12 => block(K, 144, q4_k),
+            13 => block(K, 176, q5_k),
+            14 => block(K, 210, q6_k),
+            30 => Some(Encoding::Bf16),
             _ => None,
-        }
-    }
-}
-
-impl Block {
-    /// The bytes of a tensor of this shape; absent: a row is not of whole blocks, or there is no such
-    /// number.
-    pub(super) fn bytes_of(self, shape: &[usize]) -> Option<u64> {
-        let row = shape.last()?;
-        let numbers = shape
-            .iter()
-            .try_fold(1, |all: usize, size| all.checked_mul(*size))?;
-        let blocks = numbers / self.numbers;
-        let bytes = blocks.checked_mul(self.bytes)?;
-        row.is_multiple_of(self.numbers).then_some(bytes as u64)
-    }
-
-    /// The numbers in whole blocks.
-    pub(super) fn values(self, bytes: &[u8]) -> Values {
-        let (pairs, _) = bytes.as_chunks::<2>();
-        match self.read {
-            Numbers::F32 => {
-                let (quads, _) = bytes.as_chunks::<4>();
-                Values::F32(quads.iter().map(|quad| f32::from_le_bytes(*quad)).collect())
-            }
-            Numbers::F16 => {
-                let wide = pairs.iter().map(|pair| f16::from_le_bytes(*pair).to_f32());
-                Values::F32(wide.collect())
-            }
-            Numbers::Bf16 => Values::Bf16(
-                pairs
-                    .iter()
-                    .map(|pair| bf16::from_le_bytes(*pair))
-                    .collect(),
-            ),
-            Numbers::Quantised(block) => {
-                let mut values = vec![bf16::ZERO; bytes.len() / self.bytes * self.numbers];
-                let blocks = values.par_chunks_exact_mut(self.numbers);
-                let blocks = blocks.zip(bytes.par_chunks_exact(self.bytes));
-                blocks
-                    .with_min_len(BLOCKS_AT_ONCE)
-                    .for_each(|(values, bytes)| {
-                        let mut numbers = [0.0; K];
-                        let numbers = &mut numbers[..values.len()];
-                        block(bytes, numbers);
-                        for (value, number) in values.iter_mut().zip(numbers) {
-                            *value = bf16::from_f32(*number);
-                        }
-                    });
-                Values::Bf16(values)
-            }
         }
     }
 }
@@ -259,9 +187,11 @@ fn q6_k(block: &[u8], out: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
     use serde::Deserialize;
 
     use super::*;
+    use crate::model::weights::Values;
 
     #[derive(Deserialize)]
     struct Case {
@@ -283,13 +213,15 @@ mod tests {
             let digits = case.bytes.as_bytes().chunks(2);
             let bytes = digits
                 .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap());
-            let block = kind.block().unwrap();
+            let encoding = kind.encoding().unwrap();
             let bytes: Vec<u8> = bytes.collect();
             assert_eq!(
-                block.bytes_of(&[case.values.len()]),
+                encoding.bytes_of(&[case.values.len()]),
                 Some(bytes.len() as u64)
             );
-            let Values::Bf16(found) = block.values(&bytes) else {
+            let mut values = encoding.empty(0);
+            encoding.append(&bytes, &mut values);
+            let Values::Bf16(found) = values else {
                 panic!("quantised numbers become bf16");
             };
             let expected: Vec<bf16> = case.values.into_iter().map(bf16::from_f32).collect();

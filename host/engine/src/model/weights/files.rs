@@ -1,23 +1,29 @@
 //! Tensors from safetensors files: `model.safetensors`, or the shards that
 //! `model.safetensors.index.json` names.
 //!
-//! Files are read one after the other and dropped as soon as their tensors are taken out; at its
-//! peak, loading needs the memory of the weights and of the largest file.
+//! Of each file only the head is read; it says where the tensors are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use half::{bf16, f16};
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::tensor::Metadata;
+use safetensors::{Dtype, SafeTensorError};
 use serde::Deserialize;
 
-use super::super::files::ModelFiles;
-use super::{TensorSource, Values, WeightsError};
+use super::super::files::{ModelFiles, WeightsFile};
+use super::encoding::Encoding;
+use super::stored::{Place, StoredTensor};
+use super::{TensorSource, WeightsError};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The tensors of the files that are not yet taken.
+/// Bytes of the number with which a file begins: that of the bytes of its head.
+const LENGTH_BYTES: usize = 8;
+/// Most bytes of a head, as the format has it.
+const HEAD_MAX: u64 = 100_000_000;
+
+/// The tensors of the files.
 pub(super) struct Tensors {
     /// The place that errors name for a tensor that is nowhere.
     place: String,
@@ -25,10 +31,11 @@ pub(super) struct Tensors {
 }
 
 struct Tensor {
-    file: String,
+    file: Arc<WeightsFile>,
+    /// The place of its first byte in the file.
+    offset: u64,
+    dtype: Dtype,
     shape: Vec<usize>,
-    /// The numbers, or a type that is not built: the model may not need the tensor.
-    values: Result<Values, Dtype>,
 }
 
 #[derive(Deserialize)]
@@ -41,10 +48,9 @@ struct Index {
 impl Tensors {
     pub(super) fn read(files: &ModelFiles) -> Result<Self, WeightsError> {
         let (single, index) = (files.describe(SINGLE), files.describe(INDEX));
-        if let Some(bytes) = files.read(SINGLE)? {
-            let mut tensors = Self::in_place(single.clone());
-            tensors.add(single, &bytes)?;
-            tensors.tell_if_widened();
+        if let Some(file) = files.weights(SINGLE)? {
+            let mut tensors = Self::in_place(single);
+            tensors.add(file)?;
             return Ok(tensors);
         }
         let Some(json) = files.read(INDEX)? else {
@@ -52,14 +58,12 @@ impl Tensors {
         };
         let mut tensors = Self::in_place(index);
         for name in shards(&json, &tensors.place)? {
-            let shard = files.describe(&name);
-            let Some(bytes) = files.read(&name)? else {
-                let index = tensors.place;
+            let Some(file) = files.weights(&name)? else {
+                let (shard, index) = (files.describe(&name), tensors.place);
                 return Err(WeightsError::ShardMissing { shard, index });
             };
-            tensors.add(shard, &bytes)?;
+            tensors.add(file)?;
         }
-        tensors.tell_if_widened();
         Ok(tensors)
     }
 
@@ -70,33 +74,34 @@ impl Tensors {
         }
     }
 
-    fn add(&mut self, file: String, bytes: &[u8]) -> Result<(), WeightsError> {
-        let content = match SafeTensors::deserialize(bytes) {
-            Ok(content) => content,
-            Err(source) => return Err(WeightsError::Damaged { file, source }),
+    fn add(&mut self, file: WeightsFile) -> Result<(), WeightsError> {
+        let (metadata, start) = match head(&file) {
+            Ok(head) => head,
+            Err(source) => {
+                let file = file.name().to_owned();
+                return Err(WeightsError::Damaged { file, source });
+            }
         };
-        for (name, view) in content.iter() {
-            let tensor = Tensor {
-                file: file.clone(),
-                shape: view.shape().to_vec(),
-                values: values(&view),
+        let file = Arc::new(file);
+        for name in metadata.offset_keys() {
+            let Some(info) = metadata.info(&name) else {
+                continue;
             };
-            self.by_name.insert(name.to_owned(), tensor);
+            let tensor = Tensor {
+                file: Arc::clone(&file),
+                offset: start + info.data_offsets.0 as u64,
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+            };
+            self.by_name.insert(name, tensor);
         }
         Ok(())
-    }
-
-    fn tell_if_widened(&self) {
-        let mut tensors = self.by_name.values();
-        if tensors.any(|tensor| matches!(tensor.values, Ok(Values::F32(_)))) {
-            tracing::info!("weights that are not bf16 are kept in f32");
-        }
     }
 }
 
 impl TensorSource for Tensors {
-    fn take(&mut self, name: &str, expected: Vec<usize>) -> Result<Values, WeightsError> {
-        let Some(found) = self.by_name.remove(name) else {
+    fn find(&mut self, name: &str, expected: Vec<usize>) -> Result<StoredTensor, WeightsError> {
+        let Some(found) = self.by_name.get(name) else {
             return Err(WeightsError::TensorMissing {
                 tensor: name.to_owned(),
                 place: self.place.clone(),
@@ -104,17 +109,19 @@ impl TensorSource for Tensors {
         };
         if found.shape != expected {
             return Err(WeightsError::Shape {
-                file: found.file,
+                file: found.file.name().to_owned(),
                 tensor: name.to_owned(),
-                found: found.shape,
+                found: found.shape.clone(),
                 expected,
             });
         }
-        found.values.map_err(|dtype| WeightsError::Type {
-            file: found.file,
+        let encoding = encoding(found.dtype).ok_or_else(|| WeightsError::Type {
+            file: found.file.name().to_owned(),
             tensor: name.to_owned(),
-            found: dtype,
-        })
+            found: found.dtype,
+        })?;
+        let place = Place::File(Arc::clone(&found.file), found.offset);
+        Ok(StoredTensor::new(name, &found.shape, (encoding, place)))
     }
 }
 
@@ -129,20 +136,41 @@ fn shards(json: &[u8], index: &str) -> Result<BTreeSet<String>, WeightsError> {
     }
 }
 
-fn values(tensor: &TensorView<'_>) -> Result<Values, Dtype> {
-    let (pairs, _) = tensor.data().as_chunks::<2>();
-    let dtype = tensor.dtype();
-    if dtype == Dtype::BF16 {
-        let values = pairs.iter().map(|pair| bf16::from_le_bytes(*pair));
-        Ok(Values::Bf16(values.collect()))
-    } else if dtype == Dtype::F16 {
-        let values = pairs.iter().map(|pair| f16::from_le_bytes(*pair).to_f32());
-        Ok(Values::F32(values.collect()))
-    } else if dtype == Dtype::F32 {
-        let (quads, _) = tensor.data().as_chunks::<4>();
-        let values = quads.iter().map(|quad| f32::from_le_bytes(*quad));
-        Ok(Values::F32(values.collect()))
-    } else {
-        Err(dtype)
+/// Reads the head of a file, which is held against its length, and the place at which its tensors begin.
+fn head(file: &WeightsFile) -> Result<(Metadata, u64), SafeTensorError> {
+    let length = file.length()?;
+    let begins_at = LENGTH_BYTES as u64;
+    if length < begins_at {
+        return Err(SafeTensorError::HeaderTooSmall);
     }
+    let mut bytes = [0; LENGTH_BYTES];
+    file.read_at(0, &mut bytes)?;
+    let head_length = u64::from_le_bytes(bytes);
+    if head_length > HEAD_MAX {
+        return Err(SafeTensorError::HeaderTooLarge);
+    }
+    let start = begins_at + head_length;
+    if start > length {
+        return Err(SafeTensorError::InvalidHeaderLength);
+    }
+    let head_length = usize::try_from(head_length).unwrap_or(usize::MAX);
+    let mut head = vec![0; head_length];
+    file.read_at(begins_at, &mut head)?;
+    let metadata: Metadata =
+        serde_json::from_slice(&head).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    match start.checked_add(metadata.data_len() as u64) {
+        Some(end) if end == length => Ok((metadata, start)),
+        Some(_) | None => Err(SafeTensorError::MetadataIncompleteBuffer),
+    }
+}
+
+/// The way in which numbers of a type are stored; absent: it is not built.
+fn encoding(dtype: Dtype) -> Option<Encoding> {
+    let built = [
+        (Dtype::BF16, Encoding::Bf16),
+        (Dtype::F16, Encoding::F16),
+        (Dtype::F32, Encoding::F32),
+    ];
+    let found = built.into_iter().find(|(known, _)| *known == dtype);
+    found.map(|(_, encoding)| encoding)
 }
