@@ -275,7 +275,7 @@ impl PolicyComponent {
     pub fn load_precompiled(
         engine: &PolicyEngine,
         bytes: &[u8],
-        code: &'static [u8],
+        code: &[u8],
     ) -> Result<Option<Self>, LoadError> {
         catching(|| {
             let Some(component) = precompiled::find(engine, Digest::of(bytes), code) else {

@@ -43,11 +43,7 @@ pub fn precompile(component: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// The component with `digest`, if `code` was made of it and can be used here.
-pub(crate) fn find(
-    engine: &PolicyEngine,
-    digest: Digest,
-    code: &'static [u8],
-) -> Option<Component> {
+pub(crate) fn find(engine: &PolicyEngine, digest: Digest, code: &[u8]) -> Option<Component> {
     let code = code.strip_prefix(MAGIC)?.strip_prefix(&digest.0)?;
     deserialize(engine, code).ok()
 }
@@ -84,7 +80,7 @@ mod tests {
 
     fn is_found(component: &[u8], code: Vec<u8>) -> bool {
         let engine = PolicyEngine::new().unwrap();
-        find(&engine, Digest::of(component), code.leak()).is_some()
+        find(&engine, Digest::of(component), &code).is_some()
     }
 
     #[test]

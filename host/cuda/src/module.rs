@@ -8,11 +8,24 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg as _};
 use cudarc::nvrtc::Ptx;
 use pointsman_engine::model::backend::DeviceError;
+use pointsman_packed::{Damaged, Packed};
 
 use crate::failed;
 
-/// The kernels, compiled by `cargo xtask kernels`.
-pub const PTX: &str = include_str!("../kernels/pointsman.ptx");
+/// The kernels, compiled by `cargo xtask kernels` and packed by the build script.
+const PTX: Packed = Packed::new(
+    "pointsman.ptx",
+    include_bytes!(concat!(env!("OUT_DIR"), "/pointsman.ptx.packed")),
+);
+
+/// The PTX of the kernels.
+///
+/// # Errors
+/// If the program is damaged.
+pub fn ptx() -> Result<String, Damaged> {
+    let bytes = PTX.unpack()?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
 
 /// A kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,10 +164,12 @@ impl Arg {
 impl Module {
     /// Loads the kernels. The driver compiles them for its device, or has them from before.
     pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Self, DeviceError> {
-        let module = context.load_module(Ptx::from_src(PTX)).map_err(failed)?;
+        let ptx = ptx().map_err(|damaged| DeviceError(damaged.to_string()))?;
+        let module = context.load_module(Ptx::from_src(&ptx));
+        let module = module.map_err(failed)?;
         let functions = Kernel::ALL.iter().map(|kernel| {
             let function = module.load_function(kernel.name()).map_err(failed)?;
-            let parameters = kernel.parameters(PTX).unwrap_or_default();
+            let parameters = kernel.parameters(&ptx).unwrap_or_default();
             Ok((function, parameters))
         });
         Ok(Self {

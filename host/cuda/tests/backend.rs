@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
-use pointsman_cuda::module::{Kernel, PTX};
+use pointsman_cuda::module::{Kernel, ptx};
 use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
 use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits};
@@ -246,8 +246,9 @@ fn a_kernel_that_leaves_its_memory_is_seen() {
 
 #[test]
 fn the_ptx_has_every_kernel_with_parameters_that_can_be_passed() {
+    let ptx = ptx().unwrap();
     for kernel in Kernel::ALL {
-        let parameters = kernel.parameters(PTX);
+        let parameters = kernel.parameters(&ptx);
         assert!(
             parameters.is_some_and(|them| !them.is_empty()),
             "{kernel:?}"

@@ -52,6 +52,7 @@ use std::time::Duration;
 
 use pointsman_component::{LoadError, PolicyComponent, PolicyEngine};
 use pointsman_interface::{Bounds, Micros};
+use pointsman_packed::Packed;
 use tokio::sync::watch::Receiver as Watched;
 
 use crate::state::State;
@@ -70,7 +71,7 @@ pub struct EmbeddedPolicy {
     pub name: &'static str,
     pub wasm: &'static [u8],
     /// Machine code that was made of it ahead; absent: it is compiled when it is loaded.
-    pub code: Option<&'static [u8]>,
+    pub code: Option<Packed>,
 }
 
 impl EmbeddedPolicy {
@@ -79,8 +80,9 @@ impl EmbeddedPolicy {
     /// # Errors
     /// If it is not a component that this host can ask.
     pub fn precompiled(&self, engine: &PolicyEngine) -> Result<Option<PolicyComponent>, LoadError> {
-        let load = |code| PolicyComponent::load_precompiled(engine, self.wasm, code);
-        self.code.map_or(Ok(None), load)
+        let code = self.code.and_then(|code| code.unpack().ok());
+        let load = |code: Vec<u8>| PolicyComponent::load_precompiled(engine, self.wasm, &code);
+        code.map_or(Ok(None), load)
     }
 }
 

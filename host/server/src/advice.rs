@@ -47,7 +47,7 @@ fn open_doors(config: &Config) -> Vec<String> {
 
 /// The advice about settings of a policy that is not there; absent: it is.
 fn unknown_settings(name: &str, report: &ReconcilerReport) -> Option<String> {
-    let embedded = embedded::policies().unwrap_or_default().iter();
+    let embedded = embedded::built_policies().unwrap_or_default().iter();
     let known = report.policies.iter().map(|policy| policy.name.as_str());
     let refused = report.refused.iter().map(|(name, _)| name.as_str());
     let mut known: Vec<&str> = known

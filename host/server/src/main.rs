@@ -36,8 +36,7 @@ fn main() -> ExitCode {
         CliCommand::Operator(command) => (operate(&command), ExitCode::from(NOT_DONE)),
         CliCommand::Simulate(mut args) => {
             args.command = env::args().collect();
-            let defaults = embedded::policies().unwrap_or_default();
-            let done = printed(|out| simulate::simulate(&args, defaults, out));
+            let done = printed(|out| simulate::simulate(&args, embedded::built_policies()?, out));
             (done, ExitCode::from(NOT_DONE))
         }
         CliCommand::Replay(args) => {
@@ -139,7 +138,7 @@ fn write(bytes: &[u8]) -> Result<ExitCode> {
 }
 
 fn policy(command: &PolicyCommand) -> Result<ExitCode> {
-    let done = pointsman_policy_cli::run(command, embedded::policies().unwrap_or_default())?;
+    let done = pointsman_policy_cli::run(command, embedded::built_policies()?)?;
     print(&done)
 }
 

@@ -119,7 +119,7 @@ pub fn load(config: &ModelConfig) -> Result<ServedModel> {
 pub(crate) fn files(config: &ModelConfig) -> Result<ModelFiles> {
     match &config.source {
         ModelSource::Embedded => {
-            embedded::demo_model().context("this binary was built without the demo model")
+            embedded::demo_model()?.context("this binary was built without the demo model")
         }
         ModelSource::Path(path) => {
             ModelFiles::at(path).with_context(|| format!("model {}", config.name))

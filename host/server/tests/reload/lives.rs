@@ -8,6 +8,7 @@ use pointsman_core::Hook;
 use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_lifecycle::order::Order;
 use pointsman_lifecycle::report::{FolderState, Origin, TransactionOutcome};
+use pointsman_packed::{Packed, pack};
 use pointsman_policy::Probation;
 
 use crate::stage::{Stage, StageConfig, component, version};
@@ -293,7 +294,8 @@ fn a_file_that_was_removed_between_two_lives_is_gone() {
 #[test]
 fn an_embedded_policy_with_its_machine_code_is_not_compiled_at_the_first_start() {
     let [aging, budget] = ["aging", "budget"].map(|name| &*component(name).leak());
-    let code = &*pointsman_component::precompile(aging).unwrap().leak();
+    let code = pointsman_component::precompile(aging).unwrap();
+    let code = Packed::new("aging.code", pack(&code).leak());
     // Code of another component is no code.
     for (wasm, compiled, cached) in [(aging, 0, 1), (budget, 1, 0)] {
         let embedded = EmbeddedPolicy {

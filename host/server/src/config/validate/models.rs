@@ -341,10 +341,10 @@ fn of_flags(flags: &[ModelFlag]) -> Result<Served, ConfigError> {
 }
 
 fn demo() -> Result<ModelSource, Wrong> {
-    match embedded::demo_model() {
-        Some(_) => Ok(ModelSource::Embedded),
-        None => Err(Wrong::NoDemoModel),
+    if embedded::has_demo_model() {
+        return Ok(ModelSource::Embedded);
     }
+    Err(Wrong::NoDemoModel)
 }
 
 #[cfg(all(test, not(feature = "demo-model")))]
