@@ -197,7 +197,7 @@ impl OnDevice {
             Head::Tied => 0,
             Head::Own => config.vocab_size * config.hidden_size * 2,
         };
-        (weight_bytes(config) - table as u64) as f64
+        (weight_bytes(&self.model) - table as u64) as f64
     }
 
     fn kv_read(&self, case: Case) -> f64 {

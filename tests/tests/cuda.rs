@@ -3,6 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use pointsman_cuda::emulation;
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
+use pointsman_engine::test_util::fp8::{Fp8Model, Scaled};
+use pointsman_engine::test_util::models;
 use pointsman_server::config::{Config, DeviceConfig};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::log::Log;
@@ -145,6 +147,50 @@ async fn weights_go_to_the_device_and_into_memory_once_processors_compute_them_a
     let asked = told(on("cpu", chat("What comes after four?")));
     let here = client.post("/v1/chat/completions", &asked).await?.text()?;
     ensure!(here == there, "{here} and {there}");
+    serving.idle().await?;
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn a_model_in_fp8_is_served_by_a_device_that_has_it_and_refused_elsewhere_by_name()
+-> Result<()> {
+    let emulated = emulation::alone();
+    let folder = tempfile::tempdir()?;
+    let (config, tensors) = (models::demo_json("config.json"), models::demo_tensors());
+    let fp8 = Fp8Model::of(&config, &tensors, |_| Scaled::Blocks);
+    let file = |name: &str| folder.path().join(name);
+    std::fs::write(file("config.json"), fp8.config.to_string())?;
+    std::fs::write(file("model.safetensors"), fp8.safetensors())?;
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(models::demo_folder().join(name), file(name))?;
+    }
+    let start = async |device: &str| {
+        Serving::start(|config| {
+            let source = ModelSource::Path(folder.path().to_owned());
+            config.models = vec![ModelConfig::new("demo", source)];
+            config.devices.push(DeviceConfig::with_cuda("gpu0", 0));
+            config.executors = vec![named("gpu", Some(device))];
+        })
+        .await
+    };
+    let refused = async |device: &str| {
+        let refused = start(device).await.err().context("it started")?;
+        anyhow::Ok(format!("{refused:#}"))
+    };
+    let said = refused("cpu0").await?;
+    let expected =
+        "model demo: tensor model.layers.0.self_attn.q_proj.weight is FP8, which only CUDA devices";
+    ensure!(said.contains(expected), "{said}");
+    emulated.set_capability(8, 6);
+    let said = refused("gpu0").await?;
+    ensure!(
+        said.contains("has compute capability 8.6, and FP8"),
+        "{said}"
+    );
+    emulated.set_capability(8, 9);
+    let serving = start("gpu0").await?;
+    let text = answer(serving.client, "cuda", "gpu").await?;
+    ensure!(text == "Five comes after four.", "{text}");
     serving.idle().await?;
     serving.server.stop().await
 }

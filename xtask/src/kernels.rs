@@ -18,11 +18,13 @@ const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 /// Registers that a thread may take, so that a multiprocessor, which has 65,536, has room for all its 2,048 threads.
 const REGISTERS_MAX: u32 = 32;
 /// The same for kernels whose names begin so, and which need more: those of attention keep what they read of keys and
-/// values in registers, of 256 or 384 threads at once; the choice of a token has one block of 1,024.
-const REGISTERS_MAX_OF: [(&str, u32); 3] = [
+/// values in registers, of 256 or 384 threads at once; the choice of a token has one block of 1,024; products with
+/// FP8 keep weights and sums there, of two blocks of 256.
+const REGISTERS_MAX_OF: [(&str, u32); 4] = [
     ("attention_split", 240),
     ("attention_whole", 168),
     ("choose", 64),
+    ("product_fp8", 128),
 ];
 
 /// Writes the PTX.

@@ -9,6 +9,7 @@
 
 #include "emulation.h"
 #include "../kernels/attention.cu"
+#include "../kernels/fp8.cu"
 #include "../kernels/rows.cu"
 #include "../kernels/sample.cu"
 
@@ -64,6 +65,9 @@ const Kernel KERNELS[] = {
     KERNEL(attention_whole_128),
     KERNEL(attention_merge),
     KERNEL(choose),
+    KERNEL(product_fp8_8),
+    KERNEL(product_fp8_32),
+    KERNEL(widen_fp8_rows),
 };
 
 // A device: its memory, and who holds its context.
@@ -81,6 +85,7 @@ struct Driver {
     std::map<int, Device> devices;
     int count = 1;
     size_t memory_bytes = size_t(1) << 30;
+    int capability[2] = {9, 0};
     long launches_left = -1;
     // Bytes that may be pinned, those that are, and the most that were.
     size_t pinned_max = SIZE_MAX, pinned = 0, pinned_peak = 0;
@@ -290,6 +295,11 @@ extern "C" {
 
 void pointsman_stub_devices(int count) { driver().count = count; }
 
+void pointsman_stub_capability(int major, int minor) {
+    driver().capability[0] = major;
+    driver().capability[1] = minor;
+}
+
 void pointsman_stub_memory(size_t bytes) { driver().memory_bytes = bytes; }
 
 size_t pointsman_stub_allocated() {
@@ -386,8 +396,8 @@ int cuDeviceTotalMem_v2(size_t* bytes, int) {
 
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
-        case CAPABILITY_MAJOR: *value = 9; return SUCCESS;
-        case CAPABILITY_MINOR: *value = 0; return SUCCESS;
+        case CAPABILITY_MAJOR: *value = driver().capability[0]; return SUCCESS;
+        case CAPABILITY_MINOR: *value = driver().capability[1]; return SUCCESS;
         case MEMORY_POOLS: *value = 1; return SUCCESS;
         default: return INVALID_VALUE;
     }

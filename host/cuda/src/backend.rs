@@ -55,6 +55,8 @@ pub struct CudaBackend {
     input: DeviceNumbers,
     chooser: Chooser,
     attention: Attention,
+    /// Weights on their way from FP8 to a product.
+    widened: Rows,
     activations: Activations<Rows>,
     /// Number of hidden states that the last step was asked for.
     hidden: usize,
@@ -99,12 +101,16 @@ fn begin_blas(stream: &Arc<CudaStream>) -> Result<(CudaBlas, CudaSlice<u8>), Dev
 }
 
 impl CudaBackend {
-    /// Checks that the kernels can compute a model of this architecture.
+    /// Checks that a device and its kernels can compute a model.
     ///
     /// # Errors
     /// If they cannot; the error says why.
-    pub fn check(config: &LlamaConfig) -> Result<(), DeviceError> {
-        weights::check(config)
+    pub fn check(device: &CudaDevice, model: &OpenModel) -> Result<(), DeviceError> {
+        weights::check(model.config())?;
+        match model.fp8() {
+            None => Ok(()),
+            Some(fp8) => weights::check_fp8(device.info(), model, fp8),
+        }
     }
 
     /// [`Self::load`], told to nobody.
@@ -132,7 +138,7 @@ impl CudaBackend {
         tell: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, DeviceError> {
         let config = model.config();
-        weights::check(config)?;
+        Self::check(device, &model)?;
         let block = u64::from(shape.tokens_per_block) * kv_bytes_per_token(config);
         let blocks = device.blocks();
         if block > blocks.bytes || shape.blocks_total > blocks.total {
@@ -165,6 +171,7 @@ impl CudaBackend {
             input: DeviceNumbers::default(),
             chooser: Chooser::default(),
             attention: Attention::default(),
+            widened: Rows::default(),
             activations: Activations::default(),
             hidden: 0,
             graphs: Graphs::default(),
@@ -226,7 +233,11 @@ impl CudaBackend {
     /// The addresses of all memory that steps use, but for weights and pool, which stay where they are.
     fn addresses(&self, at: &InputAt) -> Vec<u64> {
         let Attention { sums, stats } = &self.attention;
-        let rows = self.activations.all().into_iter().chain([sums, stats]);
+        let rows = self
+            .activations
+            .all()
+            .into_iter()
+            .chain([sums, stats, &self.widened]);
         let rows = rows.map(|rows| rows.address(&self.stream));
         rows.chain([at.tokens]).collect()
     }
@@ -245,6 +256,7 @@ impl CudaBackend {
             input,
             at: at.clone(),
             attention: &mut self.attention,
+            widened: &mut self.widened,
             failed: None,
         };
         forward(&mut ops, &self.model.weights, &mut self.activations);
@@ -298,7 +310,7 @@ impl CudaBackend {
 
 #[cfg(feature = "test-util")]
 impl CudaBackend {
-    /// The weights on the device: matrices by the bits of bf16, and vectors.
+    /// The weights on the device: matrices by the bits of bf16 or the codes of FP8, and vectors.
     ///
     /// # Errors
     /// If the device fails.

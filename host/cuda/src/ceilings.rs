@@ -7,9 +7,8 @@ use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use pointsman_engine::model::backend::DeviceError;
 
-use crate::buffer::{Rows, alloc};
-use crate::ops::{Outputs, multiply};
-use crate::weights::DeviceMatrix;
+use crate::buffer::{Rows, address, alloc};
+use crate::products::{Bf16Weights, Outputs, OutputsAt, multiply};
 use crate::{blas_failed, failed};
 
 /// Numbers in the memory that is copied, and in the matrix that a row is multiplied with.
@@ -63,10 +62,11 @@ fn product_seconds(
     (rows, cols): (usize, usize),
     count: usize,
 ) -> Result<f64, DeviceError> {
-    let weight = DeviceMatrix {
+    let numbers = random(stream, rows * cols)?;
+    let weight = Bf16Weights {
+        at: address(&numbers, stream),
         rows,
         cols,
-        numbers: random(stream, rows * cols)?,
     };
     let mut x = Rows::default();
     x.provide(stream, count, cols * size_of::<u16>())?;
@@ -77,9 +77,14 @@ fn product_seconds(
         let mut view = view.ok_or_else(|| DeviceError("rows are missing".to_owned()))?;
         stream.memcpy_dtod(&numbers, &mut view).map_err(failed)?;
     }
-    let mut out = Rows::default();
+    let mut outputs = Rows::default();
+    let out = OutputsAt {
+        at: outputs.provide(stream, count, rows * size_of::<u16>())?,
+        cols: rows,
+        kind: Outputs::Bf16,
+    };
     best_seconds(context, stream, || {
-        multiply((blas, stream), &x, &weight, Outputs::Bf16, &mut out)
+        multiply((blas, stream), &x, weight, out)
     })
 }
 

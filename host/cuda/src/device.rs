@@ -15,14 +15,14 @@ use crate::arena::PinnedArena;
 use crate::buffer::alloc;
 use crate::failed;
 use crate::module::Module;
-use crate::probe::{self, NoDevice};
+use crate::probe::{self, DeviceInfo, NoDevice};
 use crate::weights::{DeviceModel, weight_bytes};
 
 /// A CUDA device with the KV pool that all its backends share. Which blocks are whose is the core's
 /// ledger's to know.
 #[derive(Debug)]
 pub struct CudaDevice {
-    ordinal: usize,
+    info: DeviceInfo,
     blocks: KvBlocks,
     life: Mutex<Weak<ContextLife>>,
 }
@@ -58,12 +58,16 @@ impl CudaDevice {
     /// # Errors
     /// If the device cannot be used.
     pub fn new(ordinal: usize, blocks: KvBlocks) -> Result<Self, NoDevice> {
-        probe::device(ordinal)?;
         Ok(Self {
-            ordinal,
+            info: probe::device(ordinal)?,
             blocks,
             life: Mutex::default(),
         })
+    }
+
+    /// The device, as it was found.
+    pub(crate) fn info(&self) -> &DeviceInfo {
+        &self.info
     }
 
     /// The KV blocks of the device.
@@ -82,7 +86,7 @@ impl CudaDevice {
             }
             return Ok(life);
         }
-        let begun = Arc::new(ContextLife::begin(self.ordinal, self.blocks)?);
+        let begun = Arc::new(ContextLife::begin(self.info.ordinal, self.blocks)?);
         *life = Arc::downgrade(&begun);
         Ok(begun)
     }
@@ -132,7 +136,7 @@ impl ContextLife {
             return Ok(there);
         }
         let loaded = DeviceModel::load(&self.context, model, tell).map_err(|error| {
-            let bytes = weight_bytes(model.config());
+            let bytes = weight_bytes(model);
             DeviceError(format!("weights of {bytes} bytes are not loaded: {error}"))
         });
         let there = Arc::new(loaded?);
@@ -147,7 +151,7 @@ impl ContextLife {
 }
 
 /// Opens a context on a device that can be used.
-fn open(ordinal: usize) -> Result<Arc<CudaContext>, DeviceError> {
+pub(crate) fn open(ordinal: usize) -> Result<Arc<CudaContext>, DeviceError> {
     probe::device(ordinal).map_err(|error| DeviceError(error.to_string()))?;
     let context = CudaContext::new(ordinal).map_err(failed)?;
     // SAFETY: nothing is allocated yet; all work on memory is on the stream of its backend, and what

@@ -131,6 +131,7 @@ pub fn alone() -> Alone {
     let emulation = install();
     emulation.set_devices(1);
     emulation.set_memory(1 << 30);
+    emulation.set_capability(9, 0);
     emulation.lose_after(None);
     emulation.fail_copies_after(None);
     emulation.set_pinned_max(usize::MAX);
@@ -161,6 +162,14 @@ impl Emulation {
         let set: Symbol<'_, unsafe extern "C" fn(c_int)> = self.symbol("pointsman_stub_devices");
         // SAFETY: takes a number and keeps it.
         unsafe { set(c_int::from(count)) };
+    }
+
+    /// Sets the compute capability of devices.
+    pub fn set_capability(&self, major: u8, minor: u8) {
+        let set: Symbol<'_, unsafe extern "C" fn(c_int, c_int)> =
+            self.symbol("pointsman_stub_capability");
+        // SAFETY: takes numbers and keeps them.
+        unsafe { set(c_int::from(major), c_int::from(minor)) };
     }
 
     /// Sets the bytes of memory of a device.

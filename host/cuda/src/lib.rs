@@ -1,4 +1,5 @@
-//! The engine's operations on CUDA devices: models in bf16, with f32 sums.
+//! The engine's operations on CUDA devices: models in bf16, with f32 sums, and their projections in FP8 where files have
+//! them so.
 //!
 //! [`probe::devices`] says which devices there are, or why there are none. A [`CudaDevice`] is one of
 //! them with its KV pool, which the [`CudaBackend`]s of all its executors share. Neither the driver nor
@@ -44,12 +45,15 @@ pub mod module;
 mod ops;
 mod pinned;
 pub mod probe;
+mod products;
 mod swaps;
 mod upload;
 mod weights;
 
 pub use backend::{BLAS_BYTES, CudaBackend, kv_bytes_per_token};
 pub use device::CudaDevice;
+#[cfg(feature = "test-util")]
+pub use products::fp8_case;
 pub use weights::weight_bytes;
 
 use std::ffi::CStr;

@@ -50,6 +50,9 @@ pub enum Kernel {
     SiluMul,
     LastRows,
     Choose,
+    ProductFp8Few,
+    ProductFp8Many,
+    WidenFp8Rows,
 }
 
 /// An argument of a launch.
@@ -89,7 +92,7 @@ pub enum Parameter {
 
 impl Kernel {
     /// All kernels, each at the place of its number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::Embed,
         Self::RmsNorm,
         Self::AddRmsNorm,
@@ -106,6 +109,9 @@ impl Kernel {
         Self::SiluMul,
         Self::LastRows,
         Self::Choose,
+        Self::ProductFp8Few,
+        Self::ProductFp8Many,
+        Self::WidenFp8Rows,
     ];
 
     /// The name in the PTX.
@@ -128,6 +134,9 @@ impl Kernel {
             Self::SiluMul => "silu_mul",
             Self::LastRows => "last_rows",
             Self::Choose => "choose",
+            Self::ProductFp8Few => "product_fp8_8",
+            Self::ProductFp8Many => "product_fp8_32",
+            Self::WidenFp8Rows => "widen_fp8_rows",
         }
     }
 

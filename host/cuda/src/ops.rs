@@ -4,18 +4,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cudarc::cublas::{CudaBlas, result::gemm_ex, sys as blas};
+use cudarc::cublas::CudaBlas;
 use cudarc::driver::{CudaSlice, CudaStream};
 use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::model::config::LlamaConfig;
 use pointsman_engine::model::graph::HeadNorms;
 use pointsman_engine::model::ops::Ops;
 
-use crate::blas_failed;
 use crate::buffer::{Rows, address};
 use crate::graphs::StepShape;
 use crate::input::{HeadParts, InputAt, InputBatch, as_i32};
 use crate::module::{Arg, Grid, Kernel, Module};
+use crate::products::{Outputs, Products};
 use crate::weights::DeviceMatrix;
 
 /// Threads of a block.
@@ -70,15 +70,10 @@ pub(crate) struct CudaOps<'a> {
     pub(crate) input: &'a InputBatch,
     pub(crate) at: InputAt,
     pub(crate) attention: &'a mut Attention,
+    /// Weights on their way from FP8 to a product.
+    pub(crate) widened: &'a mut Rows,
     /// The first failure.
     pub(crate) failed: Option<DeviceError>,
-}
-
-/// The type of a product's outputs.
-#[derive(Clone, Copy)]
-pub(crate) enum Outputs {
-    Bf16,
-    F32,
 }
 
 impl Ops for CudaOps<'_> {
@@ -91,7 +86,7 @@ impl Ops for CudaOps<'_> {
             let rows = ops.at.rows;
             let args = [
                 Arg::Address(out.provide(ops.stream, rows, table.cols * BF16)?),
-                ops.memory(&table.numbers),
+                ops.memory(table.bf16()?),
                 Arg::Address(ops.at.tokens),
                 int(table.cols),
             ];
@@ -405,64 +400,20 @@ impl CudaOps<'_> {
 
     /// Multiplies `x` by the transpose of `weight`.
     fn product(
-        &self,
+        &mut self,
         x: &Rows,
         weight: &DeviceMatrix,
         outputs: Outputs,
         out: &mut Rows,
     ) -> Result<(), DeviceError> {
-        multiply((self.blas, self.stream), x, weight, outputs, out)
+        let mut products = Products {
+            module: self.module,
+            stream: self.stream,
+            blas: self.blas,
+            widened: self.widened,
+        };
+        products.multiply(x, weight, outputs, out)
     }
-}
-
-/// Has a stream multiply `x` by the transpose of `weight`.
-///
-/// cuBLAS takes matrices column by column: to it, rows of ours are columns, and the product is computed as
-/// its transpose.
-pub(crate) fn multiply(
-    (handle, stream): (&CudaBlas, &Arc<CudaStream>),
-    x: &Rows,
-    weight: &DeviceMatrix,
-    outputs: Outputs,
-    out: &mut Rows,
-) -> Result<(), DeviceError> {
-    let (c_type, bytes) = match outputs {
-        Outputs::Bf16 => (blas::cudaDataType_t::CUDA_R_16BF, BF16),
-        Outputs::F32 => (blas::cudaDataType_t::CUDA_R_32F, F32),
-    };
-    let out = out.provide(stream, x.count, weight.rows * bytes)?;
-    if x.count == 0 {
-        return Ok(());
-    }
-    let (one, zero) = (1.0_f32, 0.0_f32);
-    let input = blas::cudaDataType_t::CUDA_R_16BF;
-    let (m, n, k) = (as_i32(weight.rows), as_i32(x.count), as_i32(weight.cols));
-    // SAFETY: the addresses are of whole matrices of these sizes, which live until the stream has
-    // come to its end; the factors are read before the call returns.
-    let product = unsafe {
-        gemm_ex(
-            *handle.handle(),
-            blas::cublasOperation_t::CUBLAS_OP_T,
-            blas::cublasOperation_t::CUBLAS_OP_N,
-            m,
-            n,
-            k,
-            (&raw const one).cast(),
-            address(&weight.numbers, stream) as *const _,
-            input,
-            k,
-            x.address(stream) as *const _,
-            input,
-            k,
-            (&raw const zero).cast(),
-            out as *mut _,
-            c_type,
-            m,
-            blas::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            blas::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-        )
-    };
-    product.map_err(blas_failed)
 }
 
 /// Rows whose sums of so many pieces have room.

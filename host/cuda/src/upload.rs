@@ -10,12 +10,14 @@
 //! 1. The weights on the device are, bit by bit, those that the processors have, rounded to bf16.
 //! 2. A load that fails leaves nothing behind, pinned or on the device.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::result::memcpy_htod_async;
 use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream};
 use pointsman_engine::model::backend::DeviceError;
 use pointsman_engine::model::open::Loading;
+use pointsman_engine::model::weights::fp8::Fp8Tensor;
 use pointsman_engine::model::weights::{StoredTensor, WeightsError};
 
 use crate::buffer::{address, alloc};
@@ -41,6 +43,16 @@ struct Staging {
     memory: PinnedMemory,
     /// The end of the copy of what is in it; absent: nothing was.
     copied: Option<CudaEvent>,
+}
+
+/// The size of a tensor.
+#[derive(Clone, Copy)]
+struct TensorSize {
+    rows: usize,
+    /// Bytes of a row on the device.
+    row_bytes: usize,
+    /// Bytes of a row where it is stored.
+    stored_bytes: usize,
 }
 
 impl<'a> Upload<'a> {
@@ -83,17 +95,47 @@ impl<'a> Upload<'a> {
         &mut self,
         tensor: &StoredTensor,
         cols: usize,
-        mut at: u64,
+        at: u64,
     ) -> Result<u64, DeviceError> {
-        let row_bytes = cols * size_of::<u16>();
-        let rows_at_once = STAGING_BYTES / row_bytes;
-        for first in (0..tensor.rows()).step_by(rows_at_once) {
-            let rows = first..tensor.rows().min(first + rows_at_once);
-            let bytes = rows.len() * row_bytes;
-            let is_last = rows.end == tensor.rows();
-            let stored = (rows.len() * tensor.row_bytes()) as u64;
+        let size = TensorSize {
+            rows: tensor.rows(),
+            row_bytes: cols * size_of::<u16>(),
+            stored_bytes: tensor.row_bytes(),
+        };
+        self.rows(size, at, |rows, scratch, out| {
+            tensor.read_bf16(rows, scratch, out)
+        })
+    }
+
+    /// Copies the codes of a tensor in FP8 to this address, and returns the address behind it.
+    pub(crate) fn codes(
+        &mut self,
+        tensor: &Fp8Tensor,
+        cols: usize,
+        at: u64,
+    ) -> Result<u64, DeviceError> {
+        let size = TensorSize {
+            rows: tensor.rows(),
+            row_bytes: cols,
+            stored_bytes: cols,
+        };
+        self.rows(size, at, |rows, _, out| tensor.read_codes(rows, out))
+    }
+
+    fn rows(
+        &mut self,
+        size: TensorSize,
+        mut at: u64,
+        read: impl Fn(Range<usize>, &mut Vec<u8>, &mut [u8]) -> Result<(), WeightsError>,
+    ) -> Result<u64, DeviceError> {
+        let rows_at_once = STAGING_BYTES / size.row_bytes;
+        for first in (0..size.rows).step_by(rows_at_once) {
+            let rows = first..size.rows.min(first + rows_at_once);
+            let bytes = rows.len() * size.row_bytes;
+            let is_last = rows.end == size.rows;
+            let stored = (rows.len() * size.stored_bytes) as u64;
             self.copy(at, bytes, |scratch, out| {
-                tensor.read_bf16(rows, scratch, out).map_err(unread)
+                read(rows, scratch, out).map_err(unread)
             })?;
             self.loading.advance(stored, usize::from(is_last));
             at += bytes as u64;

@@ -88,7 +88,7 @@ fn backends_share_the_pool_and_the_weights_and_give_back_all_memory() {
     let mut one = backend(&device).unwrap();
     step(&mut one).unwrap();
     let first = emulated.allocated();
-    let weights = usize::try_from(weight_bytes(models::demo().config())).unwrap();
+    let weights = usize::try_from(weight_bytes(models::demo().open())).unwrap();
     let pool = pool_bytes();
     assert!(first > weights + pool, "{first}");
     let mut other = backend(&device).unwrap();

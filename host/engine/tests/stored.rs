@@ -16,7 +16,7 @@ use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::model::gguf::Gguf;
 use pointsman_engine::model::host::HostModel;
 use pointsman_engine::model::open::{LoadProgress, OpenModel};
-use pointsman_engine::model::weights::{Matrix, Stacked, Values};
+use pointsman_engine::model::weights::{Matrix, StoredMatrix, Values};
 use pointsman_engine::test_util::gguf::{GgufFile, Kind};
 use pointsman_engine::test_util::models;
 use safetensors::Dtype;
@@ -57,7 +57,10 @@ fn narrowed(matrix: &Matrix) -> Vec<u16> {
 }
 
 /// A matrix in bf16, read in pieces of some rows each.
-fn in_pieces(stacked: &Stacked, rng: &mut Rng) -> Vec<u16> {
+fn in_pieces(stored: &StoredMatrix, rng: &mut Rng) -> Vec<u16> {
+    let StoredMatrix::Numbers(stacked) = stored else {
+        panic!("none is in FP8");
+    };
     let (mut bits, mut scratch) = (Vec::new(), Vec::new());
     for tensor in &stacked.tensors {
         let mut first = 0;

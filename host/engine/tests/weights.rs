@@ -194,7 +194,7 @@ fn a_type_that_is_not_built_is_named() {
         }
     });
     let expected = "embedded model.safetensors: tensor lm_head.weight has type I8; BF16, F16 and F32 are \
-                    supported, and quantised weights are not";
+                    supported, for projections within layers F8_E4M3, and other quantised weights are not";
     assert_eq!(refusal(&single(weights)), expected);
 }
 

@@ -118,8 +118,8 @@ impl LocalDevice {
         let mut widest = 1;
         for model in models {
             let config = model.config();
-            if let Compute::Cuda(_) = self.compute {
-                CudaBackend::check(config)
+            if let Compute::Cuda(device) = &self.compute {
+                CudaBackend::check(device, model)
                     .map_err(|error| ServeModelError::DoesNotFit(error.to_string()))?;
             }
             widest = widest.max(kv_bytes_per_token(&self.hardware, config));
@@ -213,9 +213,9 @@ fn kv_bytes(config: &DeviceConfig, models: &[&OpenModel]) -> Result<u64> {
         return config.kv_bytes.context("kv-memory is missing");
     };
     let free = CudaDevice::free_bytes(ordinal)?;
-    let taken = models.iter().map(|model| {
-        pointsman_cuda::weight_bytes(model.config()) + pointsman_cuda::BLAS_BYTES as u64
-    });
+    let taken = models
+        .iter()
+        .map(|model| pointsman_cuda::weight_bytes(model) + pointsman_cuda::BLAS_BYTES as u64);
     let taken: u64 = taken.sum();
     let left = free.saturating_sub(taken);
     let kv_bytes = config.kv_bytes.unwrap_or(left / 10 * 9);

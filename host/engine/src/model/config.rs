@@ -15,12 +15,14 @@
 mod rope;
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 pub use self::rope::{Rope, RopeScaling, Rotation};
 
 use self::rope::RopeFile;
 use super::files::{ModelFileError, ModelFiles};
 use super::gguf::GgufConfigError;
+use super::weights::fp8::BLOCK;
 
 /// The configuration's file.
 const FILE: &str = "config.json";
@@ -160,7 +162,7 @@ struct ConfigFile {
     sliding_window: Option<usize>,
     use_sliding_window: Option<bool>,
     partial_rotary_factor: Option<f32>,
-    quantization_config: Option<serde_json::Value>,
+    quantization_config: Option<Value>,
     // Transformers 5.
     rope_parameters: Option<RopeFile>,
     // Transformers 4.
@@ -289,14 +291,7 @@ impl ConfigFile {
             return unsupported("hidden_act", activation.clone(), "silu is");
         }
         if let Some(quantization) = &self.quantization_config {
-            let method = quantization.get("quant_method");
-            let method = method.and_then(serde_json::Value::as_str);
-            let supported = "weights in bf16, f16 or f32 are";
-            return unsupported(
-                "quantization_config",
-                method.unwrap_or("unnamed").to_owned(),
-                supported,
-            );
+            check_quantization(quantization)?;
         }
         if let Some(part) = self.partial_rotary_factor.filter(|part| *part != 1.0) {
             return unsupported("partial_rotary_factor", part.to_string(), "1 is");
@@ -331,6 +326,34 @@ impl ConfigFile {
 }
 
 // === checks ===
+
+/// Refuses other ways of quantising than those whose weights are FP8. Their types and scales are checked where they
+/// are found.
+fn check_quantization(quantization: &Value) -> Result<(), ModelConfigError> {
+    let text = |key: &str| quantization.get(key).and_then(Value::as_str);
+    let method = text("quant_method").unwrap_or("unnamed");
+    let refuse = |value: String| {
+        let supported = "weights in bf16, f16 or f32 are, and FP8 by the methods fp8, fbgemm_fp8 and \
+                         compressed-tensors (format float-quantized)";
+        unsupported("quantization_config", value, supported)
+    };
+    match method {
+        "fp8" | "fbgemm_fp8" => match quantization.get("weight_block_size") {
+            Some(size) if !size.is_null() && *size != json!([BLOCK, BLOCK]) => {
+                refuse(format!("{method} of blocks {size}"))
+            }
+            Some(_) | None => Ok(()),
+        },
+        "compressed-tensors" => match text("format") {
+            Some("float-quantized" | "naive-quantized") => Ok(()),
+            format => refuse(format!(
+                "{method} of format {}",
+                format.unwrap_or("unnamed")
+            )),
+        },
+        _ => refuse(method.to_owned()),
+    }
+}
 
 fn sized(field: &'static str, value: usize, max: usize) -> Result<usize, ModelConfigError> {
     if (1..=max).contains(&value) {

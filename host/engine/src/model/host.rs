@@ -6,7 +6,7 @@ use super::config::{LlamaConfig, Rotation};
 use super::files::ModelFiles;
 use super::graph::WeightsMaker;
 use super::open::{LoadProgress, Loading, ModelLoadError, OpenModel};
-use super::weights::{HostLlama, Matrix, Stacked, WeightsError};
+use super::weights::{HostLlama, Matrix, Stacked, StoredMatrix, WeightsError};
 
 /// A model in this machine's memory.
 #[derive(Debug)]
@@ -33,9 +33,13 @@ impl HostModel {
         open: &Arc<OpenModel>,
         tell: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, WeightsError> {
-        let mut stacked = open.weights().matrices().chain(open.weights().vectors());
-        if stacked.any(Stacked::is_widened) {
+        let weights = open.weights();
+        if weights.matrices().any(StoredMatrix::is_widened) {
             tracing::info!("weights that are not bf16 are kept in f32");
+        }
+        // Told before anything is read.
+        if let Some(fp8) = open.fp8() {
+            return Err(fp8.on_processors());
         }
         let mut reader = Reader(Loading::begin(open, tell));
         Ok(Self {
@@ -72,14 +76,14 @@ impl HostModel {
 /// Reads weights into this machine's memory.
 struct Reader<'a>(Loading<'a>);
 
-impl WeightsMaker<Stacked, Stacked> for Reader<'_> {
+impl WeightsMaker<StoredMatrix, Stacked> for Reader<'_> {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
     type Error = WeightsError;
 
-    fn matrix(&mut self, matrix: &Stacked) -> Result<Matrix, WeightsError> {
+    fn matrix(&mut self, matrix: &StoredMatrix) -> Result<Matrix, WeightsError> {
         let read = matrix.matrix()?;
-        self.0.advance(matrix.bytes(), matrix.tensors.len());
+        self.0.advance(matrix.bytes(), matrix.tensors());
         Ok(read)
     }
 

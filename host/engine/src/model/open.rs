@@ -5,7 +5,8 @@
 
 use super::config::{LlamaConfig, ModelConfigError, Rotation};
 use super::files::ModelFiles;
-use super::weights::{self, Stacked, StoredLlama, WeightsError};
+use super::weights::fp8::StackedFp8;
+use super::weights::{self, Stacked, StoredLlama, StoredMatrix, WeightsError};
 
 /// A model whose files are open.
 #[derive(Debug)]
@@ -87,12 +88,24 @@ impl OpenModel {
     /// The weights to be loaded, of which none are yet.
     #[must_use]
     pub fn to_load(&self) -> LoadProgress {
-        let all = || self.weights.matrices().chain(self.weights.vectors());
+        let (matrices, vectors) = (|| self.weights.matrices(), || self.weights.vectors());
+        let tensors = |vector: &Stacked| vector.tensors.len();
         LoadProgress {
-            bytes_total: all().map(Stacked::bytes).sum(),
-            tensors_total: all().map(|stacked| stacked.tensors.len()).sum(),
+            bytes_total: matrices().map(StoredMatrix::bytes).sum::<u64>()
+                + vectors().map(Stacked::bytes).sum::<u64>(),
+            tensors_total: matrices().map(StoredMatrix::tensors).sum::<usize>()
+                + vectors().map(tensors).sum::<usize>(),
             ..LoadProgress::default()
         }
+    }
+
+    /// The first of its matrices that is in FP8.
+    #[must_use]
+    pub fn fp8(&self) -> Option<&StackedFp8> {
+        self.weights.matrices().find_map(|matrix| match matrix {
+            StoredMatrix::Numbers(_) => None,
+            StoredMatrix::Fp8(fp8) => Some(fp8),
+        })
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub(super) mod encoding;
 mod files;
+pub mod fp8;
 pub(super) mod stored;
 
 use half::bf16;
@@ -22,13 +23,23 @@ use super::gguf::GgufError;
 use super::graph::{HeadNorms, Layer, Linear, Llama};
 
 use files::Tensors;
+use fp8::{Fp8Tensor, StackedFp8};
 
 pub use stored::StoredTensor;
 
 /// The weights of a model in this machine's memory.
 pub type HostLlama = Llama<Matrix, Vec<f32>>;
-/// The weights of a model where they are stored: matrices, and vectors of one row.
-pub type StoredLlama = Llama<Stacked, Stacked>;
+/// The weights of a model where they are stored.
+pub type StoredLlama = Llama<StoredMatrix, Stacked>;
+
+/// A matrix where it is stored.
+#[derive(Clone, Debug)]
+pub enum StoredMatrix {
+    /// Numbers.
+    Numbers(Stacked),
+    /// Numbers in FP8, with scales beside them.
+    Fp8(StackedFp8),
+}
 
 /// Tensors of one matrix, whose rows are one after the other, or of one vector.
 #[derive(Clone, Debug)]
@@ -138,10 +149,70 @@ pub enum WeightsError {
         /// The configuration's shape.
         expected: Vec<usize>,
     },
+    /// Weights are in FP8, and are to be computed by processors.
+    #[error(
+        "tensor {tensor} is FP8, which only CUDA devices of compute capability 8.9 or newer compute; serve the model \
+         there, or its weights in bf16 here"
+    )]
+    Fp8OnProcessors {
+        /// The name of one of the tensors.
+        tensor: String,
+    },
+    /// A tensor in FP8 has no scale.
+    #[error(
+        "{file}: tensor {tensor} is FP8, and has neither {tensor}_scale nor {tensor}_scale_inv beside it"
+    )]
+    ScaleMissing {
+        /// The path of the file.
+        file: String,
+        /// The tensor's name.
+        tensor: String,
+    },
+    /// The scales of a tensor in FP8 are of a shape that is not built.
+    #[error(
+        "{file}: scales {tensor} have shape {found:?}, and their weights {of:?}; one scale for all, one for each row, \
+         and one for each 128 by 128 numbers are supported"
+    )]
+    ScaleShape {
+        /// The path of the file.
+        file: String,
+        /// The name of the scales' tensor.
+        tensor: String,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The shape of the weights.
+        of: [usize; 2],
+    },
+    /// A scale is no number, or not positive.
+    #[error("{file}: scales {tensor} are not all positive numbers; fetch it again")]
+    ScaleValue {
+        /// The path of the file.
+        file: String,
+        /// The name of the scales' tensor.
+        tensor: String,
+    },
+    /// A tensor in FP8 has a code that is no number.
+    #[error("{file}: tensor {tensor} has weights that are not a number; fetch it again")]
+    NotANumber {
+        /// The path of the file.
+        file: String,
+        /// The tensor's name.
+        tensor: String,
+    },
+    /// Of tensors that are one matrix here, some are in FP8 and some are not.
+    #[error(
+        "tensor {tensor} is FP8 and {other} is not, which are multiplied together; both have to be of one type"
+    )]
+    PartlyFp8 {
+        /// The name of the first tensor in FP8.
+        tensor: String,
+        /// The name of the first that is not.
+        other: String,
+    },
     /// A tensor has a type that is not built.
     #[error(
-        "{file}: tensor {tensor} has type {found}; BF16, F16 and F32 are supported, and \
-         quantised weights are not"
+        "{file}: tensor {tensor} has type {found}; BF16, F16 and F32 are supported, for projections within layers \
+         F8_E4M3, and other quantised weights are not"
     )]
     Type {
         /// The path of the file.
@@ -171,6 +242,21 @@ pub(super) fn find(files: &ModelFiles, config: &LlamaConfig) -> Result<StoredLla
 pub(super) trait TensorSource {
     /// Finds a tensor by its name in Hugging Face's layout, of this shape.
     fn find(&mut self, name: &str, shape: Vec<usize>) -> Result<StoredTensor, WeightsError>;
+
+    /// Finds the tensor of a projection within a layer, which may be in FP8.
+    fn find_projection(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+    ) -> Result<Projection, WeightsError> {
+        Ok(Projection::Numbers(self.find(name, shape.to_vec())?))
+    }
+}
+
+/// The tensor of a projection.
+pub(super) enum Projection {
+    Numbers(StoredTensor),
+    Fp8(Fp8Tensor),
 }
 
 /// A model that is put together.
@@ -191,12 +277,12 @@ impl<S: TensorSource> Assembly<S> {
         let layers = layers.collect::<Result<_, _>>()?;
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         Ok(Llama {
-            embedding: self.matrix(&[Part::new("model.embed_tokens.weight", vocab)], hidden)?,
+            embedding: self.table("model.embed_tokens.weight", [vocab, hidden])?,
             layers,
             norm: self.vector(&[Part::new("model.norm.weight", hidden)])?,
             head: match config.head {
                 Head::Tied => None,
-                Head::Own => Some(self.matrix(&[Part::new("lm_head.weight", vocab)], hidden)?),
+                Head::Own => Some(self.table("lm_head.weight", [vocab, hidden])?),
             },
         })
     }
@@ -205,7 +291,7 @@ impl<S: TensorSource> Assembly<S> {
         &mut self,
         config: &LlamaConfig,
         layer: usize,
-    ) -> Result<Layer<Stacked, Stacked>, WeightsError> {
+    ) -> Result<Layer<StoredMatrix, Stacked>, WeightsError> {
         let hidden = config.hidden_size;
         let (q, kv, inner) = (config.q_size(), config.kv_size(), config.intermediate_size);
         let part = |name: &str, size| Part::new(format!("model.layers.{layer}.{name}"), size);
@@ -241,7 +327,7 @@ impl<S: TensorSource> Assembly<S> {
         parts: &[Part],
         cols: usize,
         bias: Extra,
-    ) -> Result<Linear<Stacked, Stacked>, WeightsError> {
+    ) -> Result<Linear<StoredMatrix, Stacked>, WeightsError> {
         let of_each = |kind: &str| -> Vec<Part> {
             let parts = parts.iter();
             let parts = parts.map(|part| Part::new(format!("{}.{kind}", part.name), part.size));
@@ -256,14 +342,34 @@ impl<S: TensorSource> Assembly<S> {
         })
     }
 
+    /// A matrix with a row for each token of the vocabulary.
+    fn table(&mut self, name: &str, shape: [usize; 2]) -> Result<StoredMatrix, WeightsError> {
+        Ok(StoredMatrix::Numbers(Stacked {
+            cols: shape[1],
+            tensors: vec![self.0.find(name, shape.to_vec())?],
+        }))
+    }
+
     /// Stacks the rows of all parts.
-    fn matrix(&mut self, parts: &[Part], cols: usize) -> Result<Stacked, WeightsError> {
-        let parts = parts.iter();
-        let parts = parts.map(|part| self.0.find(&part.name, vec![part.size, cols]));
-        Ok(Stacked {
-            cols,
-            tensors: parts.collect::<Result<_, _>>()?,
-        })
+    fn matrix(&mut self, parts: &[Part], cols: usize) -> Result<StoredMatrix, WeightsError> {
+        let (mut numbers, mut fp8) = (Vec::new(), Vec::new());
+        for part in parts {
+            match self.0.find_projection(&part.name, [part.size, cols])? {
+                Projection::Numbers(tensor) => numbers.push(tensor),
+                Projection::Fp8(tensor) => fp8.push(tensor),
+            }
+        }
+        match (numbers.first(), fp8.first()) {
+            (Some(other), Some(first)) => Err(WeightsError::PartlyFp8 {
+                tensor: first.name().to_owned(),
+                other: other.name().to_owned(),
+            }),
+            (None, Some(_)) => Ok(StoredMatrix::Fp8(StackedFp8 { cols, tensors: fp8 })),
+            (_, None) => {
+                let tensors = numbers;
+                Ok(StoredMatrix::Numbers(Stacked { cols, tensors }))
+            }
+        }
     }
 
     /// Stacks the elements of all parts.
@@ -275,6 +381,47 @@ impl<S: TensorSource> Assembly<S> {
             cols,
             tensors: parts.collect::<Result<_, _>>()?,
         })
+    }
+}
+
+// === impl StoredMatrix ===
+
+impl StoredMatrix {
+    /// Bytes that all of it takes where it is stored.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Numbers(numbers) => numbers.bytes(),
+            Self::Fp8(fp8) => fp8.tensors.iter().map(Fp8Tensor::bytes).sum(),
+        }
+    }
+
+    /// Number of its tensors, without scales.
+    #[must_use]
+    pub fn tensors(&self) -> usize {
+        match self {
+            Self::Numbers(numbers) => numbers.tensors.len(),
+            Self::Fp8(fp8) => fp8.tensors.len(),
+        }
+    }
+
+    /// Reads the matrix for processors.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is in FP8.
+    pub fn matrix(&self) -> Result<Matrix, WeightsError> {
+        match self {
+            Self::Numbers(numbers) => numbers.matrix(),
+            Self::Fp8(fp8) => Err(fp8.on_processors()),
+        }
+    }
+
+    /// True where processors keep numbers of it in f32.
+    pub(super) fn is_widened(&self) -> bool {
+        match self {
+            Self::Numbers(numbers) => numbers.is_widened(),
+            Self::Fp8(_) => false,
+        }
     }
 }
 
@@ -293,11 +440,7 @@ impl Stacked {
         self.tensors.iter().map(StoredTensor::bytes).sum()
     }
 
-    /// Reads the matrix.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn matrix(&self) -> Result<Matrix, WeightsError> {
+    fn matrix(&self) -> Result<Matrix, WeightsError> {
         Ok(Matrix {
             cols: self.cols,
             values: self.values()?,

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use half::{bf16, f16};
-use safetensors::SafeTensors;
 use serde_json::Value;
 
 use super::models::{self, Tensor, Tensors};
@@ -97,20 +96,8 @@ impl Kind {
 
 /// The demo model, its rows in one type.
 pub fn demo(kind: Kind) -> GgufFile {
-    let read = |name: &str| std::fs::read(models::demo_folder().join(name)).unwrap();
-    let json = |name: &str| -> Value { serde_json::from_slice(&read(name)).unwrap() };
-    let weights = read("model.safetensors");
-    let weights = SafeTensors::deserialize(&weights).unwrap();
-    let tensors = weights.iter().map(|(name, view)| {
-        let (pairs, _) = view.data().as_chunks::<2>();
-        let values = pairs.iter().map(|pair| bf16::from_le_bytes(*pair).to_f32());
-        let tensor = Tensor {
-            shape: view.shape().to_vec(),
-            values: values.collect(),
-        };
-        (name.to_owned(), tensor)
-    });
-    let (file, _) = GgufFile::of_model(&json("config.json"), &tensors.collect(), kind);
+    let json = models::demo_json;
+    let (file, _) = GgufFile::of_model(&json("config.json"), &models::demo_tensors(), kind);
     let config = json("tokenizer_config.json");
     file.with_tokenizer(&json("tokenizer.json"), &config, "smollm")
 }

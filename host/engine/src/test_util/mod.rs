@@ -8,6 +8,7 @@
     reason = "helpers of tests"
 )]
 
+pub mod fp8;
 pub mod gguf;
 pub mod models;
 pub mod schedules;

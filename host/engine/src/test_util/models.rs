@@ -8,8 +8,8 @@ use crate::model::config::{Extra, Head, LlamaConfig};
 use crate::model::files::ModelFiles;
 use crate::model::host::HostModel;
 use half::{bf16, f16};
-use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
 /// The folder of the demo model.
@@ -23,6 +23,27 @@ pub fn demo_folder() -> PathBuf {
     ]
     .iter()
     .collect()
+}
+
+/// The tensors of the demo model.
+pub fn demo_tensors() -> Tensors {
+    let weights = std::fs::read(demo_folder().join("model.safetensors")).unwrap();
+    let weights = SafeTensors::deserialize(&weights).unwrap();
+    let tensors = weights.iter().map(|(name, view)| {
+        let (pairs, _) = view.data().as_chunks::<2>();
+        let values = pairs.iter().map(|pair| bf16::from_le_bytes(*pair).to_f32());
+        let tensor = Tensor {
+            shape: view.shape().to_vec(),
+            values: values.collect(),
+        };
+        (name.to_owned(), tensor)
+    });
+    tensors.collect()
+}
+
+/// A file of the demo model that is JSON.
+pub fn demo_json(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(demo_folder().join(name)).unwrap()).unwrap()
 }
 
 pub fn demo() -> Arc<HostModel> {
@@ -182,7 +203,7 @@ pub fn mixed_safetensors(tensors: &Tensors, dtype: impl Fn(&str) -> Dtype) -> Ve
 }
 
 /// Writes a tensor's numbers; zeros where no model may have the type.
-fn encode(values: &[f32], dtype: Dtype) -> Vec<u8> {
+pub(super) fn encode(values: &[f32], dtype: Dtype) -> Vec<u8> {
     let encode = |value: &f32| {
         if dtype == Dtype::BF16 {
             bf16::from_f32(*value).to_le_bytes().to_vec()

@@ -200,7 +200,18 @@ fn what_is_not_built_is_refused_by_name_with_what_is() {
         ),
         (
             json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
-            "quantization_config `gptq` is not supported; weights in bf16, f16 or f32 are",
+            "quantization_config `gptq` is not supported; weights in bf16, f16 or f32 are, and FP8 by the methods \
+             fp8, fbgemm_fp8 and compressed-tensors (format float-quantized)",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}}),
+            "quantization_config `fp8 of blocks [64,128]` is not supported; weights in bf16, f16 or f32 are, and FP8 by \
+             the methods fp8, fbgemm_fp8 and compressed-tensors (format float-quantized)",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}}),
+            "quantization_config `compressed-tensors of format pack-quantized` is not supported; weights in bf16, f16 or \
+             f32 are, and FP8 by the methods fp8, fbgemm_fp8 and compressed-tensors (format float-quantized)",
         ),
         (
             json!({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}),

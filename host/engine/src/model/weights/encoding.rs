@@ -6,7 +6,7 @@
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::Values;
+use super::{Values, fp8};
 
 /// Bytes that a thread converts at once.
 const BYTES_AT_ONCE: usize = 64 << 10;
@@ -29,6 +29,8 @@ pub(crate) enum Encoding {
     F16,
     /// Four bytes each.
     F32,
+    /// FP8 (e4m3) of a byte each, without their scales.
+    Fp8,
     /// In blocks along a row.
     Quantised(Block),
 }
@@ -71,7 +73,7 @@ impl Encoding {
     pub(super) fn is_widened(self) -> bool {
         match self {
             Self::F16 | Self::F32 => true,
-            Self::Bf16 | Self::Quantised(_) => false,
+            Self::Bf16 | Self::Fp8 | Self::Quantised(_) => false,
         }
     }
 
@@ -108,6 +110,7 @@ impl Encoding {
             Self::Bf16 => {
                 values.extend(pairs.iter().map(|pair| bf16::from_le_bytes(*pair).to_f32()));
             }
+            Self::Fp8 => values.extend(raw.iter().map(|code| fp8::number(*code))),
             Self::Quantised(block) => block.widen(raw, values),
         }
     }
@@ -124,6 +127,7 @@ impl Encoding {
                 f16::from_le_bytes(bytes).to_f32()
             }),
             Self::F32 => narrow(raw, out, f32::from_le_bytes),
+            Self::Fp8 => narrow(raw, out, |[code]: [u8; 1]| fp8::number(code)),
             Self::Quantised(block) => block.to_bf16(raw, out),
         });
     }
@@ -134,6 +138,7 @@ impl Encoding {
         match self {
             Self::Bf16 | Self::F16 => number(2),
             Self::F32 => number(4),
+            Self::Fp8 => number(1),
             Self::Quantised(Block { numbers, bytes, .. }) => Unit { numbers, bytes },
         }
     }

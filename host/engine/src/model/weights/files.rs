@@ -12,8 +12,9 @@ use serde::Deserialize;
 
 use super::super::files::{ModelFiles, WeightsFile};
 use super::encoding::Encoding;
+use super::fp8::Fp8Tensor;
 use super::stored::{Place, StoredTensor};
-use super::{TensorSource, WeightsError};
+use super::{Projection, TensorSource, WeightsError};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -22,6 +23,9 @@ const INDEX: &str = "model.safetensors.index.json";
 const LENGTH_BYTES: usize = 8;
 /// Most bytes of a head, as the format has it.
 const HEAD_MAX: u64 = 100_000_000;
+
+/// The ends of the names of scales, behind those of their weights.
+const SCALES: [&str; 2] = ["_scale", "_scale_inv"];
 
 /// The tensors of the files.
 pub(super) struct Tensors {
@@ -99,8 +103,9 @@ impl Tensors {
     }
 }
 
-impl TensorSource for Tensors {
-    fn find(&mut self, name: &str, expected: Vec<usize>) -> Result<StoredTensor, WeightsError> {
+impl Tensors {
+    /// The tensor of this name, which has to be of this shape.
+    fn named(&self, name: &str, expected: &[usize]) -> Result<&Tensor, WeightsError> {
         let Some(found) = self.by_name.get(name) else {
             return Err(WeightsError::TensorMissing {
                 tensor: name.to_owned(),
@@ -112,16 +117,65 @@ impl TensorSource for Tensors {
                 file: found.file.name().to_owned(),
                 tensor: name.to_owned(),
                 found: found.shape.clone(),
-                expected,
+                expected: expected.to_vec(),
             });
         }
-        let encoding = encoding(found.dtype).ok_or_else(|| WeightsError::Type {
-            file: found.file.name().to_owned(),
+        Ok(found)
+    }
+
+    /// The scales of a tensor in FP8, with their shape.
+    fn scales(&self, name: &str) -> Result<(StoredTensor, &[usize]), WeightsError> {
+        for end in SCALES {
+            let scales = format!("{name}{end}");
+            if let Some(found) = self.by_name.get(&scales) {
+                return Ok((found.stored(&scales)?, &found.shape));
+            }
+        }
+        let file = self.by_name.get(name).map(|tensor| tensor.file.name());
+        Err(WeightsError::ScaleMissing {
+            file: file.unwrap_or(&self.place).to_owned(),
             tensor: name.to_owned(),
-            found: found.dtype,
+        })
+    }
+}
+
+impl TensorSource for Tensors {
+    fn find(&mut self, name: &str, expected: Vec<usize>) -> Result<StoredTensor, WeightsError> {
+        self.named(name, &expected)?.stored(name)
+    }
+
+    fn find_projection(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+    ) -> Result<Projection, WeightsError> {
+        let found = self.named(name, &shape)?;
+        if found.dtype != Dtype::F8_E4M3 {
+            return Ok(Projection::Numbers(found.stored(name)?));
+        }
+        let codes = StoredTensor::new(name, &shape, (Encoding::Fp8, found.place()));
+        let (scales, scales_shape) = self.scales(name)?;
+        let tensor = Fp8Tensor::new(codes, (shape[0], shape[1]), &scales, scales_shape)?;
+        Ok(Projection::Fp8(tensor))
+    }
+}
+
+impl Tensor {
+    fn stored(&self, name: &str) -> Result<StoredTensor, WeightsError> {
+        let encoding = encoding(self.dtype).ok_or_else(|| WeightsError::Type {
+            file: self.file.name().to_owned(),
+            tensor: name.to_owned(),
+            found: self.dtype,
         })?;
-        let place = Place::File(Arc::clone(&found.file), found.offset);
-        Ok(StoredTensor::new(name, &found.shape, (encoding, place)))
+        Ok(StoredTensor::new(
+            name,
+            &self.shape,
+            (encoding, self.place()),
+        ))
+    }
+
+    fn place(&self) -> Place {
+        Place::File(Arc::clone(&self.file), self.offset)
     }
 }
 

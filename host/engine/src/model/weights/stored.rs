@@ -98,6 +98,20 @@ impl StoredTensor {
         self.encoding.bytes_of_row(self.cols)
     }
 
+    /// The name in its file.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The path of its file, for errors.
+    pub(super) fn file(&self) -> &str {
+        match &self.place {
+            Place::File(file, _) => file.name(),
+            Place::Made(_) => "a dummy",
+        }
+    }
+
     /// True where a processor keeps its numbers in f32.
     pub(super) fn is_widened(&self) -> bool {
         self.encoding.is_widened()
@@ -148,7 +162,7 @@ impl StoredTensor {
     }
 
     /// Reads rows as they are stored.
-    fn read(&self, rows: Range<usize>, raw: &mut [u8]) -> Result<(), WeightsError> {
+    pub(super) fn read(&self, rows: Range<usize>, raw: &mut [u8]) -> Result<(), WeightsError> {
         match self.order {
             RowOrder::AsStored => self.read_stored(rows.start, raw),
             RowOrder::Alternating { heads } => self.read_alternating(rows, heads, raw),
