@@ -1,42 +1,129 @@
 //! `cargo xtask bench engine`: tokens per second, and the share of time in which the engine waits
 //! for decisions.
 //!
-//! With `--quick`: fewer steps and requests.
+//! With `--quick`: fewer steps and requests. With `--peers`: the same beside llama.cpp and mistral.rs, in turns,
+//! also with a model of a billion random parameters; their installation takes some twenty minutes, once.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
+use std::fs;
 use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use pointsman_engine::model::files::ModelFiles;
+use pointsman_engine::model::host::HostModel;
+use pointsman_tests::bandwidth;
 use pointsman_tests::engine::{Case, Speed, demo_model, measure, under_load};
+use pointsman_tests::engine_peers::{EnginePeer, PeerModel};
+use pointsman_tests::serving::target;
 
 /// Number of measurements of each case; the median counts.
 const REPEATS: usize = 5;
+/// The same beside peers.
+const ROUNDS: usize = 3;
+/// Tokens of each prompt.
+const CONTEXT: u32 = 128;
+const BATCHES: [u32; 2] = [1, 8];
+const THREADS: [NonZeroUsize; 2] = [NonZeroUsize::MIN, NonZeroUsize::new(2).unwrap()];
+
+/// Prompt tokens per second, and generated ones.
+type Rates = (f64, f64);
 
 fn main() -> Result<()> {
-    let quick = std::env::args().any(|arg| arg == "--quick");
-    let (steps, requests) = if quick { (32, 64) } else { (256, 1024) };
+    let has = |name: &str| std::env::args().any(|arg| arg == name);
+    let (steps, large_steps, requests) = if has("--quick") {
+        (32, 4, 64)
+    } else {
+        (256, 32, 1024)
+    };
+    alone(steps)?;
+    if has("--peers") {
+        let peers = target().join("peers");
+        beside(&peers, &PeerModel::demo(&peers), steps)?;
+        beside(&peers, &PeerModel::large(&peers), large_steps)?;
+    }
+    served(requests)
+}
+
+/// Measures the demo model, and prints a hash of its logits, which tells two builds apart.
+fn alone(steps: u32) -> Result<()> {
     let model = demo_model()?;
-    println!("Demo model, context 128: tokens per second, medians of {REPEATS}.");
+    println!("Demo model, context {CONTEXT}: tokens per second, medians of {REPEATS}.");
     println!("threads  batch    prefill     decode  logits");
-    for threads in [1, 2] {
-        for batch in [1, 8] {
-            let case = Case {
-                batch,
-                context: 128,
-                steps,
-                threads: NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN),
-            };
-            let mut speeds = Vec::new();
-            for _ in 0..REPEATS {
-                speeds.push(measure(&model, case)?);
-            }
-            let prefill = median(&speeds, |speed| speed.prefill);
-            let decode = median(&speeds, |speed| speed.decode);
-            let hash = speeds[0].hash;
+    for threads in THREADS {
+        for case in cases(threads, steps) {
+            let speeds = (0..REPEATS).map(|_| measure(&model, case));
+            let speeds = speeds.collect::<Result<Vec<Speed>>>()?;
+            let prefill = median(speeds.iter().map(|speed| speed.prefill));
+            let decode = median(speeds.iter().map(|speed| speed.decode));
+            let (batch, hash) = (case.batch, speeds[0].hash);
             println!("{threads:>7} {batch:>6} {prefill:>10.0} {decode:>10.0}  {hash:016x}");
         }
     }
+    Ok(())
+}
+
+/// Measures a model on this engine and on its peers, which take turns.
+fn beside(peers: &Path, model: &PeerModel, steps: u32) -> Result<()> {
+    let ours = Arc::new(HostModel::load(&ModelFiles::Folder(model.folder.clone()))?);
+    let weights = fs::metadata(model.folder.join("model.safetensors"))?.len() as f64;
+    println!();
+    println!(
+        "{}, bf16, context {CONTEXT}: tokens per second, medians of {ROUNDS}. Read: weights by decode steps, of \
+         what can be.",
+        model.name
+    );
+    println!("threads  batch  engine         prefill     decode    read");
+    for threads in THREADS {
+        let cases = cases(threads, steps);
+        let ceiling = bandwidth::read_per_second(threads);
+        let measured = rounds(peers, model, &ours, &cases)?;
+        for (name, rates) in measured {
+            for (case, rates) in cases.iter().zip(rates) {
+                let prefill = median(rates.iter().map(|(prefill, _)| *prefill));
+                let decode = median(rates.iter().map(|(_, decode)| *decode));
+                let read = 100.0 * decode / f64::from(case.batch) * weights / ceiling;
+                let batch = case.batch;
+                println!(
+                    "{threads:>7} {batch:>6}  {name:<10} {prefill:>11.1} {decode:>10.1} {read:>6.1}%"
+                );
+            }
+        }
+        println!("{threads:>7}         reads {:.1} GB/s", ceiling / 1e9);
+    }
+    Ok(())
+}
+
+/// The rates of each engine, for each case, in each round.
+fn rounds(
+    peers: &Path,
+    model: &PeerModel,
+    ours: &Arc<HostModel>,
+    cases: &[Case; 2],
+) -> Result<Vec<(&'static str, [Vec<Rates>; 2])>> {
+    let names = EnginePeer::ALL.map(EnginePeer::name);
+    let names = std::iter::once("Pointsman").chain(names);
+    let mut measured: Vec<_> = names.map(|name| (name, [vec![], vec![]])).collect();
+    for _ in 0..ROUNDS {
+        let (own, others) = measured.split_first_mut().context("no engines")?;
+        for (case, rates) in cases.iter().zip(&mut own.1) {
+            let speed = measure(ours, *case)?;
+            rates.push((speed.prefill, speed.decode));
+        }
+        for (peer, (_, rates)) in EnginePeer::ALL.into_iter().zip(others) {
+            let speeds = peer.measure(peers, model, cases)?;
+            for (speed, rates) in speeds.iter().zip(rates) {
+                rates.push((speed.prefill, speed.decode));
+            }
+        }
+    }
+    Ok(measured)
+}
+
+/// Measures the default server.
+fn served(requests: usize) -> Result<()> {
     println!();
     println!("Server with the default policies, streaming clients in a closed loop, 8 slots.");
     println!("clients requests  tokens/s  sequences/step  waited  sat out    idle");
@@ -59,8 +146,17 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn median(speeds: &[Speed], of: impl Fn(&Speed) -> f64) -> f64 {
-    let mut values: Vec<f64> = speeds.iter().map(of).collect();
+fn cases(threads: NonZeroUsize, steps: u32) -> [Case; 2] {
+    BATCHES.map(|batch| Case {
+        batch,
+        context: CONTEXT,
+        steps,
+        threads,
+    })
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
     values[values.len() / 2]
 }

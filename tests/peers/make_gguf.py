@@ -1,7 +1,8 @@
-"""Writes the demo model as GGUF, the file format of llama.cpp.
+"""Writes a Llama model in bfloat16 as GGUF, the file format of llama.cpp.
 
-Usage: make_gguf.py FOLDER FILE, with the folder that has `config.json`, `model.safetensors`,
-`tokenizer.json` and `tokenizer_config.json`.
+Usage: make_gguf.py FOLDER FILE [bf16], with the folder that has `config.json`, `model.safetensors`,
+`tokenizer.json` and `tokenizer_config.json`. Numbers become 32-bit floats; with `bf16` those of matrices stay
+as they are.
 """
 
 import json
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy
-from gguf import GGUFWriter, TokenType
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 
 # Tensors of a layer: in the checkpoint, and in GGUF.
 LAYER = {
@@ -72,11 +73,20 @@ def add_tokenizer(writer, folder):
     writer.add_chat_template(template)
 
 
-def main(folder, file):
+def add_tensor(writer, name, weight, keeps_bf16):
+    weight = numpy.ascontiguousarray(weight)
+    if keeps_bf16 and weight.ndim == 2:
+        upper = (weight.view(numpy.uint32) >> 16).astype("<u2")
+        writer.add_tensor(name, upper.view(numpy.uint8), raw_dtype=GGMLQuantizationType.BF16)
+    else:
+        writer.add_tensor(name, weight)
+
+
+def main(folder, file, keeps_bf16):
     config = json.loads((folder / "config.json").read_text())
     writer = GGUFWriter(file, "llama")
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
-    writer.add_name("demo")
+    writer.add_name(folder.name)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -95,7 +105,7 @@ def main(folder, file):
             weight = interleaved(weight, heads)
         if "k_proj" in name:
             weight = interleaved(weight, groups)
-        writer.add_tensor(named(name), numpy.ascontiguousarray(weight))
+        add_tensor(writer, named(name), weight, keeps_bf16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -103,4 +113,4 @@ def main(folder, file):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["bf16"])

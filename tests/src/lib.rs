@@ -4,12 +4,14 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod bandwidth;
 pub mod browser;
 pub mod client;
 pub mod clock;
 pub mod cuda;
 pub mod decide;
 pub mod engine;
+pub mod engine_peers;
 pub mod exposition;
 pub mod extras;
 pub mod fate;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use pointsman_notation::instead;
 
 use crate::device;
+use crate::engines;
 use crate::peers;
 use crate::policies;
 use crate::process;
@@ -17,7 +18,8 @@ use crate::workspace::Workspace;
 const PACKAGE: &str = "pointsman-tests";
 const FOLDER: &str = "tests/benches";
 const MANIFEST: &str = "Cargo.toml";
-/// The benchmark that needs other programs.
+/// Benchmarks that need other programs.
+const ENGINE: &str = "engine";
 const GATEWAY: &str = "gateway";
 /// The benchmark before which a device's tests are run: figures of what is wrong are of no use.
 const CUDA: &str = "cuda";
@@ -37,6 +39,7 @@ pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<
     known(name, &names(&workspace.root.join(FOLDER))?)?;
     policies::build_all(workspace)?;
     match name {
+        ENGINE => engines::prepare(workspace, args)?,
         GATEWAY => peers::prepare(workspace, args)?,
         CUDA => device::test(workspace)?,
         _ => {}

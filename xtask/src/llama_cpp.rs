@@ -1,7 +1,8 @@
-//! `llama-server` of llama.cpp, with the demo model in its format: `<target>/peers/llama-cpp`.
+//! Programs of llama.cpp, and models in its format: `<target>/peers/llama-cpp` has its server with the demo
+//! model.
 //!
-//! PyPI has no program of it, but a package with its sources, `llama-cpp-python`. Building the server
-//! takes some ten minutes on two cores.
+//! PyPI has no program of it, but a package with its sources, `llama-cpp-python`. Building one takes some ten
+//! minutes on two cores.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +18,10 @@ use crate::workspace::Workspace;
 const VERSION: &str = "0.3.36";
 /// The tools to build with, and the library that writes the format.
 const TOOLS: &str = "cmake==4.4.4\nninja==1.13.2\ngguf==0.19.0\nnumpy==2.4.6\n";
-/// Only what the server takes; little optimised, since the model is small.
+/// Only what one program takes.
 const SETTINGS: &[&str] = &[
     "-GNinja",
     "-DCMAKE_BUILD_TYPE=Release",
-    "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-    "-DCMAKE_C_FLAGS_RELEASE=-O2",
     "-DBUILD_SHARED_LIBS=OFF",
     "-DGGML_OPENMP=OFF",
     "-DLLAMA_BUILD_APP=OFF",
@@ -34,31 +33,80 @@ const SETTINGS: &[&str] = &[
     "-DLLAMA_USE_PREBUILT_UI=OFF",
 ];
 
+/// A program of llama.cpp, and the way in which it is built.
+pub(crate) struct Program {
+    name: &'static str,
+    settings: &'static [&'static str],
+}
+
+/// The server, little optimised, since the model of tests is small.
+const SERVER: Program = Program {
+    name: "llama-server",
+    settings: &[
+        "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
+        "-DCMAKE_C_FLAGS_RELEASE=-O2",
+    ],
+};
+
+/// The benchmark of batches, as fast as it is on this machine's processors.
+pub(crate) const BENCH: Program = Program {
+    name: "llama-batched-bench",
+    settings: &[
+        "-DCMAKE_CXX_FLAGS_RELEASE=-O3",
+        "-DCMAKE_C_FLAGS_RELEASE=-O3",
+        "-DGGML_NATIVE=ON",
+    ],
+};
+
+/// The numbers of a model in llama.cpp's format.
+#[derive(Clone, Copy)]
+pub(crate) enum Numbers {
+    F32,
+    Bf16,
+}
+
 /// Builds the server and writes the model, unless they are there.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<()> {
-    let folder = workspace.target.join("peers/llama-cpp");
+    let folder = folder(workspace);
+    provide(workspace, &SERVER, &folder)?;
+    let demo = workspace.root.join("examples/demo-model");
+    write_model(workspace, &demo, &folder.join("demo.gguf"), Numbers::F32)
+}
+
+/// Builds a program, unless it is there, and puts it into `to`.
+pub(crate) fn provide(workspace: &Workspace, program: &Program, to: &Path) -> Result<()> {
+    let folder = folder(workspace);
     let python = folder.join("python");
     python::provide(&python, TOOLS)?;
-    let stamp = folder.join("version");
+    let stamp = to.join(format!("{}.version", program.name));
     if fs::read_to_string(&stamp).is_ok_and(|made| made == VERSION) {
-        return write_model(workspace, &folder);
+        return Ok(());
     }
     apt::provide(&["c++"], &["g++"])?;
     let sources = unpack(&folder, &python)?;
     let build = folder.join("build");
     let mut configure = cmake(&python);
     configure.arg("-S").arg(sources.join("vendor/llama.cpp"));
-    process::run(configure.arg("-B").arg(&build).args(SETTINGS))?;
+    configure.arg("-B").arg(&build).args(SETTINGS);
+    process::run(configure.args(program.settings))?;
     let mut compile = cmake(&python);
     compile.arg("--build").arg(&build);
-    process::run(compile.args(["--target", "llama-server"]))?;
-    fs::copy(build.join("bin/llama-server"), folder.join("llama-server"))
-        .context("the build left no server")?;
+    process::run(compile.args(["--target", program.name]))?;
+    fs::copy(build.join("bin").join(program.name), to.join(program.name))
+        .with_context(|| format!("the build left no {}", program.name))?;
     // A gigabyte that nobody needs any more.
     fs::remove_dir_all(&build)?;
     fs::remove_dir_all(&sources)?;
-    write_model(workspace, &folder)?;
     Ok(fs::write(stamp, VERSION)?)
+}
+
+/// The interpreter that runs the scripts which write models. It is there with any program.
+pub(crate) fn python(workspace: &Workspace) -> Command {
+    Command::new(folder(workspace).join("python/bin/python"))
+}
+
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("peers/llama-cpp")
 }
 
 /// Fetches the sources, and returns their folder.
@@ -88,10 +136,21 @@ fn cmake(python: &Path) -> Command {
     command
 }
 
-/// Writes the demo model, which takes a second.
-fn write_model(workspace: &Workspace, folder: &Path) -> Result<()> {
-    let mut write = Command::new(folder.join("python/bin/python"));
+/// Writes a model of a folder in llama.cpp's format.
+pub(crate) fn write_model(
+    workspace: &Workspace,
+    model: &Path,
+    to: &Path,
+    numbers: Numbers,
+) -> Result<()> {
+    let mut write = python(workspace);
     write.arg(workspace.root.join("tests/peers/make_gguf.py"));
-    write.arg(workspace.root.join("examples/demo-model"));
-    process::run(write.arg(folder.join("demo.gguf")))
+    write.arg(model).arg(to);
+    match numbers {
+        Numbers::F32 => {}
+        Numbers::Bf16 => {
+            write.arg("bf16");
+        }
+    }
+    process::run(&mut write)
 }

@@ -15,6 +15,7 @@ mod cli;
 mod code;
 mod device;
 mod dist;
+mod engines;
 mod kernels;
 mod lint;
 mod llama_cpp;

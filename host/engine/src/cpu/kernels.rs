@@ -15,11 +15,15 @@ use half::bf16;
 
 use super::simd::{LANES, Simd, widen};
 
-/// Rows of a weight matrix that are walked together: a tile's part of them stays in the fastest
-/// cache while tokens pass by.
+/// Rows of a weight matrix that are walked together: they stay in the fastest cache while tokens pass by, and
+/// the next ones are fetched meanwhile.
 pub(super) const PANEL: usize = 4;
-/// Numbers of input that stay in the fastest cache while panels pass by.
-const BLOCK_VALUES: usize = 4096;
+/// Numbers of input that stay in a thread's own cache while panels pass by.
+const BLOCK_VALUES: usize = 65_536;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Tokens of the largest tile.
+const TILE_TOKENS_MAX: usize = 8;
 
 /// A type of weights in memory.
 pub(super) trait Weight: Copy + Sync {
@@ -53,106 +57,253 @@ impl Weight for f32 {
     }
 }
 
+/// Rows of input, one for each token, in the order in which tiles read them: tokens of one tile step by step,
+/// side by side. Kept between products for its memory.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    /// Whole steps: the last one of a row is filled up with zeros.
+    steps: Vec<[f32; LANES]>,
+    cols: usize,
+    tokens: usize,
+}
+
+impl Input {
+    /// Takes in rows of `cols` numbers.
+    #[inline(always)]
+    pub(super) fn fill<S: Simd>(&mut self, x: &[f32], cols: usize) {
+        debug_assert!(x.len().is_multiple_of(cols), "whole rows of input");
+        (self.cols, self.tokens) = (cols, x.len() / cols);
+        self.steps.clear();
+        for tokens in tiles::<S>(0..self.tokens) {
+            for at in (0..cols).step_by(LANES) {
+                for row in x[tokens.start * cols..tokens.end * cols].chunks_exact(cols) {
+                    self.steps.push(match row[at..].first_chunk() {
+                        Some(step) => *step,
+                        None => last_step(row),
+                    });
+                }
+            }
+        }
+    }
+
+    fn row_steps(&self) -> usize {
+        self.cols.div_ceil(LANES)
+    }
+
+    /// The steps of a tile's tokens.
+    fn of(&self, tokens: Range<usize>) -> &[[f32; LANES]] {
+        let steps = self.row_steps();
+        &self.steps[tokens.start * steps..tokens.end * steps]
+    }
+}
+
+/// The tokens of each tile: as many as were fastest, of those that there are.
+#[inline(always)]
+fn tiles<S: Simd>(mut tokens: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    std::iter::from_fn(move || {
+        let count = match tokens.len() {
+            0 => return None,
+            8.. if S::IS_WIDE => 8,
+            4.. => 4,
+            few => few,
+        };
+        let start = tokens.start;
+        tokens.start += count;
+        Some(start..tokens.start)
+    })
+}
+
 /// The product of some rows of a weight matrix with each token's row of input.
 #[derive(Clone, Copy)]
 pub(super) struct Product<'a, W> {
-    /// Rows of `cols` weights.
+    /// Rows of as many weights as the input has columns.
     pub(super) weight: &'a [W],
-    /// Rows of `cols` numbers.
-    pub(super) x: &'a [f32],
-    pub(super) cols: usize,
+    pub(super) x: &'a Input,
 }
 
 impl<W: Weight> Product<'_, W> {
     /// Hands each token's outputs to `emit`, a few neighbours at a time: token, first row, outputs.
     #[inline(always)]
     pub(super) fn run<S: Simd>(self, simd: S, mut emit: impl FnMut(usize, usize, &[f32])) {
-        let rows = self.weight.len() / self.cols;
-        let tokens = self.x.len() / self.cols;
-        debug_assert_eq!(self.weight.len(), rows * self.cols, "whole rows of weights");
-        debug_assert_eq!(self.x.len(), tokens * self.cols, "whole rows of input");
-        let block = (BLOCK_VALUES / self.cols).max(1).next_multiple_of(4);
+        let Input { cols, tokens, .. } = *self.x;
+        let rows = self.weight.len() / cols;
+        debug_assert_eq!(self.weight.len(), rows * cols, "whole rows of weights");
+        let block = (BLOCK_VALUES / cols)
+            .max(1)
+            .next_multiple_of(TILE_TOKENS_MAX);
         for from in (0..tokens).step_by(block) {
             let tokens = from..(from + block).min(tokens);
             for row in (0..rows).step_by(PANEL) {
                 let panel = row..(row + PANEL).min(rows);
-                self.panel(simd, panel, tokens.clone(), &mut emit);
+                for tokens in tiles::<S>(tokens.clone()) {
+                    self.panel(simd, panel.clone(), tokens, &mut emit);
+                }
             }
         }
     }
 
-    /// Computes a panel in the tiles that were fastest: with four tokens, two rows fit into the
+    /// Computes a panel for the tokens of a tile, in shapes of which sums, inputs and weights fit into the
     /// registers.
     #[inline(always)]
     fn panel<S: Simd>(
         self,
         simd: S,
         rows: Range<usize>,
-        mut tokens: Range<usize>,
+        tokens: Range<usize>,
         emit: &mut impl FnMut(usize, usize, &[f32]),
     ) {
         if rows.len() < PANEL {
-            for token in tokens {
-                for row in rows.clone() {
-                    self.tile::<S, 1, 1>(simd, row, token, emit);
+            for row in rows {
+                match tokens.len() {
+                    1 => self.tile::<S, One<S>, 1, 1>(simd, row, tokens.clone(), emit),
+                    2 => self.tile::<S, Two<S>, 1, 1>(simd, row, tokens.clone(), emit),
+                    3 => self.tile::<S, One<S>, 1, 3>(simd, row, tokens.clone(), emit),
+                    4 => self.tile::<S, Two<S>, 1, 2>(simd, row, tokens.clone(), emit),
+                    _ => self.tile::<S, Two<S>, 1, 4>(simd, row, tokens.clone(), emit),
                 }
             }
             return;
         }
         let row = rows.start;
-        while !tokens.is_empty() {
-            let token = tokens.start;
-            match tokens.len() {
-                1 => self.tile::<S, 4, 1>(simd, row, token, emit),
-                2 => self.tile::<S, 4, 2>(simd, row, token, emit),
-                3 => self.tile::<S, 4, 3>(simd, row, token, emit),
-                _ => {
-                    self.tile::<S, 2, 4>(simd, row, token, emit);
-                    self.tile::<S, 2, 4>(simd, row + 2, token, emit);
-                }
+        match tokens.len() {
+            1 => self.tile::<S, One<S>, 4, 1>(simd, row, tokens, emit),
+            2 => self.tile::<S, Two<S>, 4, 1>(simd, row, tokens, emit),
+            3 => self.tile::<S, One<S>, 4, 3>(simd, row, tokens, emit),
+            4 if S::IS_WIDE => self.tile::<S, Two<S>, 4, 2>(simd, row, tokens, emit),
+            4 => {
+                self.tile::<S, Two<S>, 2, 2>(simd, row, tokens.clone(), emit);
+                self.tile::<S, Two<S>, 2, 2>(simd, row + 2, tokens, emit);
             }
-            tokens.start += tokens.len().min(4);
+            _ => self.tile::<S, Two<S>, 4, 4>(simd, row, tokens, emit),
         }
     }
 
-    /// Computes `R` rows by `T` tokens, summed in registers.
+    /// Computes `R` rows by `N` columns of tokens, summed in registers.
     #[inline(always)]
-    fn tile<S: Simd, const R: usize, const T: usize>(
+    fn tile<S: Simd, C: Column<S>, const R: usize, const N: usize>(
         self,
         simd: S,
         row: usize,
-        token: usize,
+        tokens: Range<usize>,
         emit: &mut impl FnMut(usize, usize, &[f32]),
     ) {
-        let cols = self.cols;
+        let cols = self.x.cols;
+        let width = N * C::TOKENS;
+        debug_assert_eq!(tokens.len(), width, "a tile has all its tokens");
         let weights: [&[W]; R] = array::from_fn(|r| &self.weight[(row + r) * cols..][..cols]);
-        let inputs: [&[f32]; T] = array::from_fn(|t| &self.x[(token + t) * cols..][..cols]);
         let weight_steps = weights.map(|row| &row.as_chunks().0[..cols / LANES]);
-        let input_steps = inputs.map(|row| &row.as_chunks().0[..cols / LANES]);
-        let mut sums = [[simd.splat(0.0); T]; R];
+        let inputs = self.x.of(tokens.clone());
+        let next_panel = PANEL * cols / LANES;
+        let zero = C::splat(simd, simd.splat(0.0));
+        let mut sums = [[zero; N]; R];
         for step in 0..cols / LANES {
-            let x: [S::Lanes; T] = array::from_fn(|t| simd.load(&input_steps[t][step]));
+            let input = &inputs[step * width..][..width];
+            let mut x = [zero; N];
+            for n in 0..N {
+                x[n] = C::load(simd, &input[n * C::TOKENS..]);
+            }
             for r in 0..R {
-                let weight = W::load(simd, &weight_steps[r][step]);
-                for t in 0..T {
-                    sums[r][t] = simd.mul_add(weight, x[t], sums[r][t]);
+                if step.is_multiple_of(LINE / size_of::<[W; LANES]>()) {
+                    let next = weight_steps[r].as_ptr().wrapping_add(next_panel + step);
+                    simd.prefetch(next.cast());
+                }
+                let weight = C::splat(simd, W::load(simd, &weight_steps[r][step]));
+                for n in 0..N {
+                    sums[r][n] = C::mul_add(simd, weight, x[n], sums[r][n]);
                 }
             }
         }
         if !cols.is_multiple_of(LANES) {
-            let x = inputs.map(|row| simd.load(&last_step(row)));
+            let input = &inputs[cols / LANES * width..];
             for r in 0..R {
-                let weight = simd.load(&last_step(weights[r]));
-                for t in 0..T {
-                    sums[r][t] = simd.mul_add(weight, x[t], sums[r][t]);
+                let weight = C::splat(simd, simd.load(&last_step(weights[r])));
+                for n in 0..N {
+                    let x = C::load(simd, &input[n * C::TOKENS..]);
+                    sums[r][n] = C::mul_add(simd, weight, x, sums[r][n]);
                 }
             }
         }
-        for t in 0..T {
-            let sum = |r: usize| if r < R { sums[r][t] } else { simd.splat(0.0) };
-            let sums = simd.sums([sum(0), sum(1), sum(2), sum(3)]);
-            emit(token + t, row, &sums[..R]);
+        for (t, token) in tokens.enumerate() {
+            let (n, of) = (t / C::TOKENS, t % C::TOKENS);
+            let mut lanes = [simd.splat(0.0); PANEL];
+            for r in 0..R {
+                lanes[r] = sums[r][n].token(simd, of);
+            }
+            emit(token, row, &simd.sums(lanes)[..R]);
         }
+    }
+}
+
+/// Tokens side by side in a tile, each with its lanes.
+trait Column<S: Simd>: Copy {
+    /// The number of tokens.
+    const TOKENS: usize;
+
+    /// Loads a step of the first tokens.
+    fn load(simd: S, steps: &[[f32; LANES]]) -> Self;
+
+    /// The same lanes for each token.
+    fn splat(simd: S, lanes: S::Lanes) -> Self;
+
+    fn mul_add(simd: S, a: Self, b: Self, c: Self) -> Self;
+
+    /// Returns the lanes of a token.
+    fn token(self, simd: S, of: usize) -> S::Lanes;
+}
+
+/// One token.
+#[derive(Clone, Copy)]
+struct One<S: Simd>(S::Lanes);
+
+/// Two tokens.
+#[derive(Clone, Copy)]
+struct Two<S: Simd>(S::Pair);
+
+impl<S: Simd> Column<S> for One<S> {
+    const TOKENS: usize = 1;
+
+    #[inline(always)]
+    fn load(simd: S, steps: &[[f32; LANES]]) -> Self {
+        Self(simd.load(&steps[0]))
+    }
+
+    #[inline(always)]
+    fn splat(_: S, lanes: S::Lanes) -> Self {
+        Self(lanes)
+    }
+
+    #[inline(always)]
+    fn mul_add(simd: S, a: Self, b: Self, c: Self) -> Self {
+        Self(simd.mul_add(a.0, b.0, c.0))
+    }
+
+    #[inline(always)]
+    fn token(self, _: S, _: usize) -> S::Lanes {
+        self.0
+    }
+}
+
+impl<S: Simd> Column<S> for Two<S> {
+    const TOKENS: usize = 2;
+
+    #[inline(always)]
+    fn load(simd: S, steps: &[[f32; LANES]]) -> Self {
+        Self(simd.pair(simd.load(&steps[0]), simd.load(&steps[1])))
+    }
+
+    #[inline(always)]
+    fn splat(simd: S, lanes: S::Lanes) -> Self {
+        Self(simd.pair(lanes, lanes))
+    }
+
+    #[inline(always)]
+    fn mul_add(simd: S, a: Self, b: Self, c: Self) -> Self {
+        Self(simd.mul_add_pair(a.0, b.0, c.0))
+    }
+
+    #[inline(always)]
+    fn token(self, simd: S, of: usize) -> S::Lanes {
+        simd.unpair(self.0)[of]
     }
 }
 
@@ -167,15 +318,19 @@ fn last_step<W: Weight>(row: &[W]) -> [f32; LANES] {
     step
 }
 
+/// The product of two rows, added as [`Product`] does.
 #[inline(always)]
 pub(super) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
-    let product = Product {
-        weight: a,
-        x: b,
-        cols: a.len(),
-    };
-    let mut sum = 0.0;
-    product.run(simd, |_, _, values| sum = values[0]);
+    let (steps, others) = (a.as_chunks().0, b.as_chunks().0);
+    let mut sum = simd.splat(0.0);
+    for (a, b) in steps.iter().zip(others) {
+        sum = simd.mul_add(simd.load(a), simd.load(b), sum);
+    }
+    if !a.len().is_multiple_of(LANES) {
+        sum = simd.mul_add(simd.load(&last_step(a)), simd.load(&last_step(b)), sum);
+    }
+    let zero = simd.splat(0.0);
+    let [sum, ..] = simd.sums([sum, zero, zero, zero]);
     sum
 }
 

@@ -40,7 +40,7 @@ use self::input::{InputBatch, Places};
 use self::kv::{KvLayout, StepKv};
 use self::ops::{CpuOps, PARALLEL_MIN};
 #[cfg(target_arch = "x86_64")]
-use self::simd::Avx2;
+use self::simd::{Avx2, Avx512};
 use self::simd::{Portable, Simd};
 use crate::model::backend::{
     Backend, Chunk, DeviceError, KvShape, SwapDirection, SwapTicket, SwapWait, SwapsAtOnce,
@@ -70,6 +70,8 @@ pub struct CpuBackend {
 
 #[derive(Clone, Copy, Debug)]
 enum Instructions {
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
     Portable(Portable),
@@ -173,6 +175,8 @@ impl Backend for CpuBackend {
         }
         match self.instructions {
             #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512(avx512) => self.run(avx512, chunks),
+            #[cfg(target_arch = "x86_64")]
             Instructions::Avx2(avx2) => self.run(avx2, chunks),
             Instructions::Portable(portable) => self.run(portable, chunks),
         }
@@ -207,6 +211,10 @@ impl Backend for CpuBackend {
 
 impl Instructions {
     fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(avx512) = Avx512::detect() {
+            return Self::Avx512(avx512);
+        }
         #[cfg(target_arch = "x86_64")]
         if let Some(avx2) = Avx2::detect() {
             return Self::Avx2(avx2);

@@ -6,7 +6,7 @@
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::input::{InputBatch, Row};
-use super::kernels::{self, Product, Weight};
+use super::kernels::{self, Input, Product, Weight};
 use super::kv::{Half, HeadRef, StepKv};
 use super::simd::{Simd, widen};
 use crate::model::config::LlamaConfig;
@@ -148,7 +148,7 @@ impl<S: Simd> Ops for CpuOps<'_, S> {
         let pieces: Vec<_> = out.chunks_mut(units * unit).enumerate().collect();
         let this = &*self;
         each(pieces, |(piece, out)| {
-            let mut scores = Vec::new();
+            let mut scratch = Scratch::default();
             simd.enter(
                 #[inline(always)]
                 || {
@@ -161,7 +161,7 @@ impl<S: Simd> Ops for CpuOps<'_, S> {
                             head,
                             row: &this.input.rows[row],
                         };
-                        this.attend(queries, at, &mut scores, out);
+                        this.attend(queries, at, &mut scratch, out);
                     }
                 },
             );
@@ -200,6 +200,13 @@ fn take(rows: &[usize], x: &[f32], size: usize, out: &mut Vec<f32>) {
     }
 }
 
+/// Memory of a thread's attention, kept from one unit to the next.
+#[derive(Default)]
+struct Scratch {
+    queries: Input,
+    scores: Vec<f32>,
+}
+
 /// The keys and values that a token sees in one head.
 struct Keys<'a> {
     layer: usize,
@@ -225,11 +232,13 @@ impl<S: Simd> CpuOps<'_, S> {
                 outs.push(out);
             }
         }
+        let mut input = Input::default();
+        input.fill::<S>(x, cols);
         each(pieces, |(weight, mut outs)| {
             simd.enter(
                 #[inline(always)]
                 || {
-                    let product = Product { weight, x, cols };
+                    let product = Product { weight, x: &input };
                     product.run(simd, |token, row, values: &[f32]| {
                         outs[token][row..row + values.len()].copy_from_slice(values);
                     });
@@ -240,7 +249,11 @@ impl<S: Simd> CpuOps<'_, S> {
 
     /// Computes attention of the queries that share a head, in order of positions.
     #[inline(always)]
-    fn attend(&self, queries: &[f32], at: Keys<'_>, scores: &mut Vec<f32>, out: &mut [f32]) {
+    fn attend(&self, queries: &[f32], at: Keys<'_>, scratch: &mut Scratch, out: &mut [f32]) {
+        let Scratch {
+            queries: input,
+            scores,
+        } = scratch;
         let (simd, slots, head_dim) = (self.simd, self.kv.slots(), self.config.head_dim);
         let seen = at.row.position + 1;
         let blocks = &self.input.table(at.row)[..seen.div_ceil(slots)];
@@ -249,12 +262,12 @@ impl<S: Simd> CpuOps<'_, S> {
             self.kv.head(block, HeadRef { layer, half, head })
         };
         scores.resize(self.config.group_size() * seen, 0.0);
+        input.fill::<S>(queries, head_dim);
         for (block, from) in blocks.iter().zip((0..).step_by(slots)) {
             let slots = slots.min(seen - from);
             let product = Product {
                 weight: &half(Half::Keys, *block)[..slots * head_dim],
-                x: queries,
-                cols: head_dim,
+                x: &*input,
             };
             product.run(simd, |query, slot, values: &[f32]| {
                 scores[query * seen + from + slot..][..values.len()].copy_from_slice(values);

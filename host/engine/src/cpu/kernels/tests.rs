@@ -4,7 +4,7 @@ use super::*;
 use crate::cpu::simd::Portable;
 
 #[cfg(target_arch = "x86_64")]
-use crate::cpu::simd::Avx2;
+use crate::cpu::simd::{Avx2, Avx512};
 
 /// A kernel whose results must not depend on the instructions.
 trait Kernel {
@@ -15,14 +15,23 @@ trait Kernel {
 fn agreed(kernel: &impl Kernel) -> Vec<f32> {
     let expected = kernel.run(Portable);
     #[cfg(target_arch = "x86_64")]
-    match Avx2::detect() {
-        Some(avx2) => {
-            let found = avx2.enter(|| kernel.run(avx2));
+    {
+        let found = with(Avx2::detect(), "AVX2", kernel);
+        let wide = with(Avx512::detect(), "AVX-512", kernel);
+        for found in [found, wide].into_iter().flatten() {
             assert_eq!(bits(&found), bits(&expected));
         }
-        None => println!("skipped: no AVX2 on this machine"),
     }
     expected
+}
+
+/// Returns the results with some instructions, where the machine has them.
+#[cfg(target_arch = "x86_64")]
+fn with<S: Simd>(simd: Option<S>, name: &str, kernel: &impl Kernel) -> Option<Vec<f32>> {
+    if simd.is_none() {
+        println!("skipped: no {name} on this machine");
+    }
+    simd.map(|simd| simd.enter(|| kernel.run(simd)))
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -44,10 +53,11 @@ impl<W: Weight> Kernel for Multiply<W> {
     fn run<S: Simd>(&self, simd: S) -> Vec<f32> {
         let rows = self.weight.len() / self.cols;
         let mut out = vec![f32::NAN; rows * self.x.len() / self.cols];
+        let mut input = Input::default();
+        input.fill::<S>(&self.x, self.cols);
         let product = Product {
             weight: &self.weight,
-            x: &self.x,
-            cols: self.cols,
+            x: &input,
         };
         product.run(simd, |token, row, values: &[f32]| {
             out[token * rows + row..][..values.len()].copy_from_slice(values);
@@ -98,7 +108,7 @@ fn a_product_is_the_same_in_every_tile_and_with_all_instructions() {
     let mut rng = fastrand::Rng::with_seed(1);
     for cols in [1, 2, 7, 8, 9, 16, 31, 100] {
         for rows in [1, 3, 4, 5, 10] {
-            for tokens in [1, 2, 3, 4, 5, 7, 11] {
+            for tokens in [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 20] {
                 let weight = numbers(&mut rng, rows * cols);
                 let x = numbers(&mut rng, tokens * cols);
                 let halves = weight
@@ -115,9 +125,9 @@ fn a_product_is_the_same_in_every_tile_and_with_all_instructions() {
 #[test]
 fn a_product_of_more_tokens_than_a_block_holds_is_whole() {
     let mut rng = fastrand::Rng::with_seed(2);
-    let (rows, cols) = (9, BLOCK_VALUES / 8);
+    let (rows, cols) = (9, BLOCK_VALUES / 32);
     let weight = numbers(&mut rng, rows * cols);
-    let x = numbers(&mut rng, 21 * cols);
+    let x = numbers(&mut rng, 45 * cols);
     check_product::<f32>(weight, x, cols);
 }
 
