@@ -12,8 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::host::HostModel;
+use pointsman_model::files::ModelFiles;
+use pointsman_model::host::HostModel;
 use pointsman_tests::bandwidth;
 use pointsman_tests::engine::{Case, Speed, demo_model, measure, under_load};
 use pointsman_tests::engine_peers::{EnginePeer, PeerModel};

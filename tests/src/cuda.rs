@@ -9,15 +9,15 @@ use pointsman_core::BlockId;
 use pointsman_cuda::ceilings::Ceilings;
 use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
-use pointsman_engine::model::backend::{
+use pointsman_engine::backend::{
     Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice, TokenChooser as _,
 };
-use pointsman_engine::model::config::{Head, LlamaConfig};
-use pointsman_engine::model::dummy::Dummy;
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::open::OpenModel;
 use pointsman_engine::sample::Tokens;
 use pointsman_executor::job::Sampling;
+use pointsman_model::config::{Head, LlamaConfig};
+use pointsman_model::dummy::Dummy;
+use pointsman_model::files::ModelFiles;
+use pointsman_model::open::OpenModel;
 use pointsman_server::config::{Config, DeviceConfig};
 use serde_json::json;
 

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_core::BlockId;
+use pointsman_engine::backend::KvShape;
+use pointsman_engine::backend::{Backend, Chunk, Logits};
 use pointsman_engine::cpu::{CpuBackend, Processors};
-use pointsman_engine::model::backend::KvShape;
-use pointsman_engine::model::backend::{Backend, Chunk, Logits};
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::host::HostModel;
 use pointsman_executor::stats::{Counter, EngineStats};
+use pointsman_model::files::ModelFiles;
+use pointsman_model::host::HostModel;
 use serde_json::Value;
 
 use crate::client::streamed_chat;

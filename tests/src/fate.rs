@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 use pointsman_server::models::Backends;
 
 use crate::stepped;

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use pointsman_component::{Limits, LoadError, PolicyComponent, PolicyEngine};
-use pointsman_engine::model::gguf::try_head;
 use pointsman_journal::{Located, json_line, read_bytes};
+use pointsman_model::gguf::try_head;
 use pointsman_policy::{PolicySource, SelfTestError, self_test};
 use pointsman_server::fuzz;
 use pointsman_testkit::Scenario;

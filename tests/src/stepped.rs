@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 use pointsman_engine::test_util::stepped::Stepped;
 use pointsman_server::models::Backends;
 

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use pointsman_cuda::emulation;
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
-use pointsman_engine::test_util::fp8::{Fp8Model, Scaled};
-use pointsman_engine::test_util::models;
+use pointsman_model::test_util::fp8::{Fp8Model, Scaled};
+use pointsman_model::test_util::models;
 use pointsman_server::config::{Config, DeviceConfig};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::log::Log;

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_engine::model::files::ModelFiles;
 use pointsman_executor::prompt::PromptEncoder as _;
 use pointsman_executor::server::ServerKey;
 use pointsman_lifecycle::report::TransactionOutcome;
+use pointsman_model::files::ModelFiles;
 use pointsman_policy_cli::journal::{self, ExportArgs, JournalCommand};
 use pointsman_server::config::{
     ApiKey, BackendConfig, Config, JournalPlace, Rights, Secret, TelemetrySettings,

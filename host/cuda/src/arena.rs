@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::result::{memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::{CudaContext, CudaStream};
-use pointsman_engine::model::backend::{DeviceError, KvBlocks, SwapDirection};
+use pointsman_engine::backend::{DeviceError, KvBlocks, SwapDirection};
 use pointsman_events::BlockCopy;
 
 use crate::pinned::PinnedMemory;

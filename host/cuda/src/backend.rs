@@ -9,20 +9,20 @@ use cudarc::cublas::{CudaBlas, sys as blas};
 use cudarc::driver::result::memset_d8_async;
 use cudarc::driver::{CudaSlice, CudaStream};
 use half::bf16;
-use pointsman_engine::model::backend::{
+use pointsman_engine::backend::{
     Backend, Chunk, DeviceError, KvShape, PossibleTokens, SwapDirection, SwapTicket, SwapWait,
     TokenChoice, TokenChooser,
 };
-use pointsman_engine::model::config::LlamaConfig;
-#[cfg(feature = "test-util")]
-use pointsman_engine::model::graph::Llama;
-use pointsman_engine::model::graph::{Activations, forward};
-use pointsman_engine::model::open::{LoadProgress, OpenModel};
 #[cfg(feature = "test-util")]
 use pointsman_engine::test_util::schedules::WithPoison;
 use pointsman_events::BlockCopy;
 #[cfg(feature = "test-util")]
 use pointsman_events::BlockId;
+use pointsman_model::config::LlamaConfig;
+#[cfg(feature = "test-util")]
+use pointsman_model::graph::Llama;
+use pointsman_model::graph::{Activations, forward};
+use pointsman_model::open::{LoadProgress, OpenModel};
 
 use crate::buffer::{Rows, address, alloc};
 use crate::choice::{Chooser, LogitRows};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr};
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 
 use crate::failed;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::cublas::CudaBlas;
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 
 use crate::buffer::{Rows, address, alloc};
 use crate::products::{Bf16Weights, Outputs, OutputsAt, multiply};

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use pointsman_engine::model::backend::{DeviceError, PossibleTokens, TokenChoice};
+use pointsman_engine::backend::{DeviceError, PossibleTokens, TokenChoice};
 use pointsman_engine::sample::{Changes, Draw};
 
 use crate::buffer::Rows;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, CudaSlice};
-use pointsman_engine::model::backend::{DeviceError, KvBlocks};
-use pointsman_engine::model::open::{LoadProgress, OpenModel};
+use pointsman_engine::backend::{DeviceError, KvBlocks};
+use pointsman_model::open::{LoadProgress, OpenModel};
 
 use crate::arena::PinnedArena;
 use crate::buffer::alloc;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaStream};
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 
 use crate::failed;
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use pointsman_engine::model::backend::{Chunk, DeviceError, KvShape, Logits};
-use pointsman_engine::model::config::LlamaConfig;
+use pointsman_engine::backend::{Chunk, DeviceError, KvShape, Logits};
+use pointsman_model::config::LlamaConfig;
 
 use crate::buffer::{address, alloc};
 use crate::failed;

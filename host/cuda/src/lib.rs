@@ -60,7 +60,7 @@ use std::ffi::CStr;
 
 use cudarc::cublas::result::CublasError;
 use cudarc::driver::DriverError;
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 
 /// The driver's error as the engine's. Only for errors of a driver that is loaded: it names them.
 fn failed(error: DriverError) -> DeviceError {

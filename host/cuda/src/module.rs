@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg as _};
 use cudarc::nvrtc::Ptx;
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 use pointsman_packed::{Damaged, Packed};
 
 use crate::failed;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use cudarc::cublas::CudaBlas;
 use cudarc::driver::{CudaSlice, CudaStream};
-use pointsman_engine::model::backend::DeviceError;
-use pointsman_engine::model::config::LlamaConfig;
-use pointsman_engine::model::graph::HeadNorms;
-use pointsman_engine::model::ops::Ops;
+use pointsman_engine::backend::DeviceError;
+use pointsman_model::config::LlamaConfig;
+use pointsman_model::graph::HeadNorms;
+use pointsman_model::ops::Ops;
 
 use crate::buffer::{Rows, address};
 use crate::graphs::StepShape;

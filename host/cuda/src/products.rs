@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::cublas::{CudaBlas, result::gemm_ex, sys as blas};
 use cudarc::driver::CudaStream;
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 
 use crate::blas_failed;
 use crate::buffer::{Rows, address};
@@ -230,7 +230,7 @@ fn int(value: usize) -> Arg {
 #[cfg(feature = "test-util")]
 pub mod fp8_case {
     use cudarc::cublas::CudaBlas;
-    use pointsman_engine::model::weights::fp8::Scales;
+    use pointsman_model::weights::fp8::Scales;
 
     use super::*;
     use crate::buffer::alloc;

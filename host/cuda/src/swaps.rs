@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, CudaStream};
-use pointsman_engine::model::backend::{DeviceError, SwapDirection, SwapTicket, SwapWait};
+use pointsman_engine::backend::{DeviceError, SwapDirection, SwapTicket, SwapWait};
 use pointsman_events::BlockCopy;
 
 use crate::buffer::address;

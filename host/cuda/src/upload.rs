@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use cudarc::driver::result::memcpy_htod_async;
 use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream};
-use pointsman_engine::model::backend::DeviceError;
-use pointsman_engine::model::open::Loading;
-use pointsman_engine::model::weights::fp8::Fp8Tensor;
-use pointsman_engine::model::weights::{StoredTensor, WeightsError};
+use pointsman_engine::backend::DeviceError;
+use pointsman_model::open::Loading;
+use pointsman_model::weights::fp8::Fp8Tensor;
+use pointsman_model::weights::{StoredTensor, WeightsError};
 
 use crate::buffer::{address, alloc};
 use crate::graphs::quiet;

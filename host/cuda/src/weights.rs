@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice};
 use half::bf16;
-use pointsman_engine::model::backend::DeviceError;
-use pointsman_engine::model::config::LlamaConfig;
-use pointsman_engine::model::graph::{Llama, WeightsMaker};
-use pointsman_engine::model::open::{LoadProgress, Loading, OpenModel};
-use pointsman_engine::model::weights::fp8::{Fp8Tensor, StackedFp8};
-use pointsman_engine::model::weights::{Stacked, StoredMatrix};
+use pointsman_engine::backend::DeviceError;
+use pointsman_model::config::LlamaConfig;
+use pointsman_model::graph::{Llama, WeightsMaker};
+use pointsman_model::open::{LoadProgress, Loading, OpenModel};
+use pointsman_model::weights::fp8::{Fp8Tensor, StackedFp8};
+use pointsman_model::weights::{Stacked, StoredMatrix};
 
 use crate::ops::WIDTH_MAX;
 use crate::probe::DeviceInfo;

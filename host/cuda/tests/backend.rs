@@ -9,14 +9,14 @@ use std::sync::Arc;
 use fastrand::Rng;
 use pointsman_cuda::module::{Kernel, ptx};
 use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
+use pointsman_engine::backend::{Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits};
 use pointsman_engine::cpu::{CpuBackend, Processors};
-use pointsman_engine::model::backend::{Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits};
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::test_util::models;
 use pointsman_engine::test_util::schedules::{
     Evictions, WithPoison, check, check_evicting, run_all_alone, shape,
 };
 use pointsman_events::BlockId;
+use pointsman_model::host::HostModel;
+use pointsman_model::test_util::models;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
-use pointsman_engine::model::backend::{
+use pointsman_engine::backend::{
     Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice, TokenChooser as _,
 };
 use pointsman_engine::sample::{Sampler, Tokens};
-use pointsman_engine::test_util::models;
 use pointsman_events::BlockId;
 use pointsman_executor::job::Sampling;
 use pointsman_executor::test_util::random_sampling;
+use pointsman_model::test_util::models;
 
 const SHAPE: KvShape = KvShape {
     tokens_per_block: 16,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
-use pointsman_engine::model::backend::Backend;
-use pointsman_engine::test_util::models;
+use pointsman_engine::backend::Backend;
 use pointsman_engine::test_util::subjects::{KV_SHAPE, Stepped, Threaded, with_arena};
 use pointsman_executor::contract_suite;
+use pointsman_model::test_util::models;
 
 /// Makes a backend of the demo model, with a device's pool of its own.
 fn demo() -> Box<dyn Backend> {

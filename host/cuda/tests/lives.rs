@@ -9,11 +9,11 @@ use std::sync::Arc;
 use pointsman_cuda::emulation::{self, ThreadOrder};
 use pointsman_cuda::probe::{self, NoDevice};
 use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
-use pointsman_engine::model::backend::{
+use pointsman_engine::backend::{
     Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits, SwapDirection, SwapWait,
 };
-use pointsman_engine::test_util::models;
 use pointsman_events::{BlockCopy, BlockId, HostBlockId};
+use pointsman_model::test_util::models;
 
 const SHAPE: KvShape = KvShape {
     tokens_per_block: 16,

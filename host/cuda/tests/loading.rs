@@ -11,18 +11,16 @@ use std::sync::Arc;
 use half::bf16;
 use pointsman_cuda::emulation::{self, Alone};
 use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token};
-use pointsman_engine::model::backend::{
-    Backend as _, Chunk, DeviceError, KvBlocks, KvShape, Logits,
-};
-use pointsman_engine::model::dummy::Dummy;
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::gguf::Gguf;
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::model::open::{LoadProgress, OpenModel};
-use pointsman_engine::model::weights::Values as Numbers;
-use pointsman_engine::test_util::gguf::{GgufFile, Kind};
-use pointsman_engine::test_util::models;
+use pointsman_engine::backend::{Backend as _, Chunk, DeviceError, KvBlocks, KvShape, Logits};
 use pointsman_events::BlockId;
+use pointsman_model::dummy::Dummy;
+use pointsman_model::files::ModelFiles;
+use pointsman_model::gguf::Gguf;
+use pointsman_model::host::HostModel;
+use pointsman_model::open::{LoadProgress, OpenModel};
+use pointsman_model::test_util::gguf::{GgufFile, Kind};
+use pointsman_model::test_util::models;
+use pointsman_model::weights::Values as Numbers;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 

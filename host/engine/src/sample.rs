@@ -3,7 +3,7 @@
 //! Called by the step loop, once per generated token. In order: bias, penalties, temperature, min-p, top-k,
 //! top-p. The choice depends on [`Sampling`] and the sequence's tokens, and on nothing else: a sequence that
 //! goes on after a preemption, or elsewhere, draws as if nothing had happened. Devices that choose tokens
-//! themselves ([`TokenChooser`](crate::model::backend::TokenChooser)) take [`Draw`] and [`Changes`] from here,
+//! themselves ([`TokenChooser`](crate::backend::TokenChooser)) take [`Draw`] and [`Changes`] from here,
 //! and the same token by the same logits: among those kept, in the order of their ids, the one in whose part of
 //! all weight the random number falls.
 //!

@@ -26,7 +26,7 @@ use pointsman_executor::handle::{Ended, EngineHandle, EngineWork};
 use pointsman_executor::stats::EngineStats;
 use tokio::sync::mpsc;
 
-use crate::model::backend::{Backend, DeviceError};
+use crate::backend::{Backend, DeviceError};
 use crate::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use pointsman_text::ModelText;
 

@@ -8,13 +8,14 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use pointsman_engine::model::dummy::Dummy;
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::model::weights::Values;
-use pointsman_engine::test_util::{self, demo_text, models};
+use pointsman_engine::test_util::{self, demo_text};
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_executor::text::Detokenizer as _;
+use pointsman_model::dummy::Dummy;
+use pointsman_model::files::ModelFiles;
+use pointsman_model::host::HostModel;
+use pointsman_model::test_util::models;
+use pointsman_model::weights::Values;
 use pointsman_text::ModelText;
 use serde_json::{Value, json};
 

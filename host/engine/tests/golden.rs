@@ -7,12 +7,12 @@
 
 use std::fs;
 
+use pointsman_engine::backend::KvShape;
+use pointsman_engine::backend::{Backend, Chunk, Logits};
 use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::embedding::direction;
-use pointsman_engine::model::backend::KvShape;
-use pointsman_engine::model::backend::{Backend, Chunk, Logits};
-use pointsman_engine::test_util::models;
 use pointsman_events::BlockId;
+use pointsman_model::test_util::models;
 use safetensors::Dtype;
 use serde::Deserialize;
 use serde_json::Value;

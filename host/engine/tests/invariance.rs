@@ -12,14 +12,15 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use pointsman_engine::backend::{Backend, Chunk, KvBlocks, KvShape, Logits};
 use pointsman_engine::cpu::{Cores, CpuBackend, KvMemory, Processors, kv_bytes_per_token};
-use pointsman_engine::model::backend::{Backend, Chunk, KvBlocks, KvShape, Logits};
-use pointsman_engine::model::host::HostModel;
 use pointsman_engine::test_util::schedules::{
     Evictions, Solo, WithPoison, check, check_evicting, run_all_alone, shape,
 };
-use pointsman_engine::test_util::{logits, logits_on, models};
+use pointsman_engine::test_util::{logits, logits_on};
 use pointsman_events::BlockId;
+use pointsman_model::host::HostModel;
+use pointsman_model::test_util::models;
 use safetensors::Dtype;
 use serde_json::json;
 

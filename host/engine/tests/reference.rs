@@ -4,16 +4,16 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
+use pointsman_engine::backend::KvShape;
+use pointsman_engine::backend::{Backend, Chunk, Logits};
 use pointsman_engine::cpu::{CpuBackend, Processors};
-use pointsman_engine::model::backend::KvShape;
-use pointsman_engine::model::backend::{Backend, Chunk, Logits};
-use pointsman_engine::model::config::{Extra, Head, LlamaConfig, Rotation};
-use pointsman_engine::test_util::models;
 use pointsman_events::BlockId;
+use pointsman_model::config::{Extra, Head, LlamaConfig, Rotation};
+use pointsman_model::test_util::models;
 use safetensors::Dtype;
 use serde_json::Value;
 
-use pointsman_engine::test_util::models::Tensors;
+use pointsman_model::test_util::models::Tensors;
 
 const TOKENS: [u32; 20] = [
     3, 14, 15, 9, 26, 5, 3, 5, 8, 9, 7, 9, 32, 3, 8, 4, 6, 2, 6, 4,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 use pointsman_engine::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use pointsman_events::{Arrangement, BlockId, ModelId, RequestId, RetryClass};
 use pointsman_executor::contract::{Command, Event, Start};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pointsman_engine::model::backend::DeviceError;
+use pointsman_engine::backend::DeviceError;
 use pointsman_engine::thread::Recovery;
 use pointsman_events::{BlockId, Incarnation, RequestId, SequenceRef};
 use pointsman_executor::contract::{Command, Event};

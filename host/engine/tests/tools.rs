@@ -8,7 +8,6 @@ use std::fs;
 
 use fastrand::Rng;
 use pointsman_engine::sample::{Sampler, Tokens};
-use pointsman_engine::test_util::models::demo_folder;
 use pointsman_engine::test_util::texts::model;
 use pointsman_executor::form::AnswerForm;
 use pointsman_executor::job::Sampling;
@@ -18,6 +17,7 @@ use pointsman_executor::tools::{
     CallForm, CallSyntax, CallableTool, CalledFunction, NoTools, OtherwiseText, Tool, ToolCall,
     ToolKind,
 };
+use pointsman_model::test_util::models::demo_folder;
 use pointsman_text::ModelText;
 use serde_json::{Value, json};
 

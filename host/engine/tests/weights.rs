@@ -7,10 +7,11 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::test_util::models::{Tensor, Tensors};
-use pointsman_engine::test_util::{logits, models};
+use pointsman_engine::test_util::logits;
+use pointsman_model::files::ModelFiles;
+use pointsman_model::host::HostModel;
+use pointsman_model::test_util::models;
+use pointsman_model::test_util::models::{Tensor, Tensors};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 

@@ -13,13 +13,13 @@ use pointsman_cuda::probe;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::provider::ModelSource;
 use pointsman_engine::cpu::Cores;
-use pointsman_engine::model::config::LlamaConfig;
 use pointsman_http::Tls;
 use pointsman_lifecycle::ReconcilerSpec;
 use pointsman_lifecycle::port::{HostEnded, PolicyPort};
 use pointsman_lifecycle::reconciler::Reconciler;
 use pointsman_lifecycle::report::{ReconcilerReport, ReloadStep};
 use pointsman_lifecycle::state::State;
+use pointsman_model::config::LlamaConfig;
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Snapshot};
 use pointsman_text::ModelText;
 

@@ -14,11 +14,11 @@ use pointsman_core::rows::ExecutorKind;
 use pointsman_core::{DeviceId, DeviceSpec, Input, KvSpec, Machine, Micros};
 use pointsman_cuda::{CudaBackend, CudaDevice, probe};
 use pointsman_driver::provider::ServeModelError;
+use pointsman_engine::backend::{Backend, DeviceError, KvBlocks, KvShape};
 use pointsman_engine::cpu;
 use pointsman_engine::cpu::{Cores, CpuBackend, KvMemory, Processors};
-use pointsman_engine::model::backend::{Backend, DeviceError, KvBlocks, KvShape};
-use pointsman_engine::model::config::LlamaConfig;
-use pointsman_engine::model::open::OpenModel;
+use pointsman_model::config::LlamaConfig;
+use pointsman_model::open::OpenModel;
 use tracing::info;
 
 use crate::config::{DeviceConfig, Hardware};

@@ -10,8 +10,8 @@
 
 use std::sync::OnceLock;
 
-use pointsman_engine::model::files::ModelFiles;
 use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_model::files::ModelFiles;
 use pointsman_packed::{Damaged, Packed};
 
 /// A reason why there are no default policies.

@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 
 use pointsman_driver::hub_model::HubModel;
 use pointsman_driver::provider::{ModelConfig, ModelSource};
-use pointsman_engine::model::config::LlamaConfig;
-use pointsman_engine::model::files::ModelFiles;
+use pointsman_model::config::LlamaConfig;
+use pointsman_model::files::ModelFiles;
 use tracing::{info, warn};
 
 pub use error::HubError;

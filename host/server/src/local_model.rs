@@ -5,10 +5,10 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::model::open::{LoadProgress, ModelLoadError, OpenModel};
-use pointsman_engine::model::weights::WeightsError;
+use pointsman_model::files::ModelFiles;
+use pointsman_model::host::HostModel;
+use pointsman_model::open::{LoadProgress, ModelLoadError, OpenModel};
+use pointsman_model::weights::WeightsError;
 use tracing::info;
 
 use crate::progress::{Done, Progress, megabytes};

@@ -19,12 +19,12 @@ use pointsman_driver::provider::{
     ExecutorConfig, ModelConfig, ModelSource, PreparedExecutor, PreparedModel, ServeModelError,
     ServedModel,
 };
+use pointsman_engine::backend::{Backend, KvShape};
 use pointsman_engine::cpu::CpuBackend;
-use pointsman_engine::model::backend::{Backend, KvShape};
-use pointsman_engine::model::dummy::Dummy;
-use pointsman_engine::model::files::ModelFiles;
 use pointsman_engine::thread::{self as engine, EngineSpec, ModelSpec, Recovery};
 use pointsman_executor::contract::Events;
+use pointsman_model::dummy::Dummy;
+use pointsman_model::files::ModelFiles;
 use pointsman_text::ModelText;
 use tokio::sync::mpsc;
 use tracing::info;

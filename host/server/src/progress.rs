@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
-use pointsman_engine::model::open::LoadProgress;
+use pointsman_model::open::LoadProgress;
 use tracing::info;
 
 /// Time between two lines of the log.

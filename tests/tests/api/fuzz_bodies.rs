@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use fastrand::Rng;
-use pointsman_engine::test_util::gguf::{GgufFile, Kind, Meta};
-use pointsman_engine::test_util::models;
+use pointsman_model::test_util::gguf::{GgufFile, Kind, Meta};
+use pointsman_model::test_util::models;
 use pointsman_tests::fuzz::{self, Body};
 use pointsman_tests::mutate::damaged;
 

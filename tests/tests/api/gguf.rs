@@ -4,8 +4,8 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
-use pointsman_engine::test_util::gguf::{self, Kind};
-use pointsman_engine::test_util::models::demo_folder;
+use pointsman_model::test_util::gguf::{self, Kind};
+use pointsman_model::test_util::models::demo_folder;
 use pointsman_tests::client::chat;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
-use crate::model::backend::DeviceError;
+use crate::backend::DeviceError;
 
 /// The most cores that a list names, by the size of the kernel's set of them.
 const CORES_MAX: usize = 1024;

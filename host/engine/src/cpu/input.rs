@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::kv::KvPlace;
 use super::memory::{Access, StepBlock};
-use crate::model::backend::{Chunk, KvShape, Logits, to_usize};
-use crate::model::host::HostModel;
+use crate::backend::{Chunk, KvShape, Logits, to_usize};
+use pointsman_model::host::HostModel;
 
 /// A token of a step.
 #[derive(Clone, Debug)]

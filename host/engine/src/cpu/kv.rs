@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use super::memory::{KvMemory, StepBlock, StepBlocks};
-use crate::model::backend::{KvShape, to_usize};
-use crate::model::config::LlamaConfig;
+use crate::backend::{KvShape, to_usize};
+use pointsman_model::config::LlamaConfig;
 
 /// Half of a layer's part of a block: keys or values.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use std::sync::{
 
 use pointsman_events::{BlockCopy, BlockId};
 
-use crate::model::backend::{KvBlocks, SwapDirection, to_usize};
+use crate::backend::{KvBlocks, SwapDirection, to_usize};
 
 /// The numbers of a block; none before they are first written.
 type Numbers = Vec<f32>;

@@ -42,12 +42,12 @@ use self::ops::{CpuOps, PARALLEL_MIN};
 #[cfg(target_arch = "x86_64")]
 use self::simd::{Avx2, Avx512};
 use self::simd::{Portable, Simd};
-use crate::model::backend::{
+use crate::backend::{
     Backend, Chunk, DeviceError, KvShape, SwapDirection, SwapTicket, SwapWait, SwapsAtOnce,
 };
-use crate::model::config::LlamaConfig;
-use crate::model::graph::{Activations, forward};
-use crate::model::host::HostModel;
+use pointsman_model::config::LlamaConfig;
+use pointsman_model::graph::{Activations, forward};
+use pointsman_model::host::HostModel;
 
 /// A model with a KV pool, computed by processors.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use super::input::{InputBatch, Row};
 use super::kernels::{self, Input, Product, Weight};
 use super::kv::{Half, HeadRef, StepKv};
 use super::simd::{Simd, widen};
-use crate::model::config::LlamaConfig;
-use crate::model::graph::HeadNorms;
-use crate::model::ops::Ops;
-use crate::model::weights::{Matrix, Values};
+use pointsman_model::config::LlamaConfig;
+use pointsman_model::graph::HeadNorms;
+use pointsman_model::ops::Ops;
+use pointsman_model::weights::{Matrix, Values};
 
 /// Number of multiplications below which waking a thread costs more than it saves.
 pub(super) const PARALLEL_MIN: usize = 1 << 20;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::cores::Cores;
-use crate::model::backend::DeviceError;
+use crate::backend::DeviceError;
 
 /// Threads that compute. Clones are the same threads.
 ///

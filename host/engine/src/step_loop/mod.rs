@@ -37,7 +37,7 @@ use pointsman_executor::contract::{Command, Event, Start};
 use pointsman_executor::shares::{self, Need};
 use pointsman_executor::stats::EngineStats;
 
-use crate::model::backend::{DeviceError, Logits};
+use crate::backend::{DeviceError, Logits};
 use crate::sample::Sampler;
 
 pub use model::LoopModel;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pointsman_events::{BlockCopy, ModelId};
 
-use crate::model::backend::{
+use crate::backend::{
     Backend, Chunk, DeviceError, Logits, PossibleTokens, SwapDirection, SwapTicket, SwapWait,
     TokenChoice,
 };

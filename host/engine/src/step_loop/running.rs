@@ -10,8 +10,8 @@ use pointsman_executor::shares::Need;
 use pointsman_executor::text::Detokenizer;
 
 use super::LoopModel;
+use crate::backend::{Chunk, Logits, SwapTicket, TokenChoice};
 use crate::embedding::direction;
-use crate::model::backend::{Chunk, Logits, SwapTicket, TokenChoice};
 use crate::sample::{Logprobs, Sampler, Tokens};
 use pointsman_text::{FormError, FormMatcher, ModelText};
 

@@ -10,7 +10,7 @@ use pointsman_executor::contract::Event;
 
 use super::running::{CopyBack, RunningSequence};
 use super::{StepLoop, StepOutcome};
-use crate::model::backend::{DeviceError, SwapDirection, SwapTicket, SwapWait};
+use crate::backend::{DeviceError, SwapDirection, SwapTicket, SwapWait};
 
 /// A sequence that was told to leave, and waits for copies.
 #[derive(Debug)]

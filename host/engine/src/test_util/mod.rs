@@ -8,9 +8,6 @@
     reason = "helpers of tests"
 )]
 
-pub mod fp8;
-pub mod gguf;
-pub mod models;
 pub mod schedules;
 pub mod scripted;
 pub mod stepped;
@@ -19,24 +16,20 @@ pub mod texts;
 
 use std::sync::{Arc, OnceLock};
 
+use crate::backend::{Backend, Chunk, KvShape, Logits};
 use crate::cpu::{CpuBackend, Processors};
 use crate::embedding::direction;
-use crate::model::backend::{Backend, Chunk, KvShape, Logits};
-use crate::model::files::ModelFiles;
-use crate::model::host::HostModel;
 use crate::sample::{Sampler, Tokens};
 use pointsman_events::BlockId;
 use pointsman_executor::job::Job;
 use pointsman_executor::test_util::{WholeAnswer, answer_alone};
+use pointsman_model::host::HostModel;
+use pointsman_model::test_util::models;
 use pointsman_text::ModelText;
-
-pub fn demo_model() -> ModelFiles {
-    ModelFiles::Folder(models::demo_folder())
-}
 
 pub fn demo_text() -> Arc<ModelText> {
     static TEXT: OnceLock<Arc<ModelText>> = OnceLock::new();
-    let load = || Arc::new(ModelText::load(&demo_model()).unwrap());
+    let load = || Arc::new(ModelText::load(&models::demo_files()).unwrap());
     Arc::clone(TEXT.get_or_init(load))
 }
 

@@ -4,8 +4,8 @@
 use fastrand::Rng;
 use pointsman_events::{BlockCopy, BlockId, HostBlockId};
 
+use crate::backend::{Backend, Chunk, KvShape, Logits, SwapDirection, SwapWait};
 use crate::cpu::CpuBackend;
-use crate::model::backend::{Backend, Chunk, KvShape, Logits, SwapDirection, SwapWait};
 
 /// A sequence and the bits of its logits after every token.
 #[derive(Debug)]

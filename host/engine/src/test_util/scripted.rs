@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use std::collections::VecDeque;
 
-use crate::model::backend::{
+use crate::backend::{
     Backend, Chunk, DeviceError, Logits, SwapDirection, SwapTicket, SwapWait, SwapsAtOnce,
 };
 use pointsman_events::{BlockCopy, BlockId};

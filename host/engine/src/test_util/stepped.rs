@@ -2,7 +2,7 @@
 
 use pointsman_events::BlockCopy;
 
-use crate::model::backend::{
+use crate::backend::{
     Backend, Chunk, DeviceError, SwapDirection, SwapTicket, SwapWait, TokenChooser,
 };
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::{Backend, KvBlocks, KvShape};
 use crate::cpu::{CpuBackend, KvMemory, Processors, kv_bytes_per_token};
-use crate::model::backend::{Backend, KvBlocks, KvShape};
 use crate::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use crate::thread::{BackendFactory, EngineSpec, ModelSpec, Recovery, spawn};
 use pointsman_events::ModelId;
@@ -18,7 +18,8 @@ use pointsman_executor::test_util::{EXECUTOR, ExecutorUnderTest, FIRST_LIFE, SLO
 use tokio::sync::mpsc;
 
 use super::scripted::{Faults, SHAPE, ScriptedBackend, Shape};
-use super::{demo_text, models, solo};
+use super::{demo_text, solo};
+use pointsman_model::test_util::models;
 
 /// The shape of the pools of all backends.
 pub const KV_SHAPE: KvShape = KvShape {

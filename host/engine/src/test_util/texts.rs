@@ -1,6 +1,6 @@
 //! Models of other makers, as far as their text goes.
 
-use crate::model::files::ModelFiles;
+use pointsman_model::files::ModelFiles;
 use pointsman_text::{ModelText, TextError};
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! Files that are cut short, or that lie.
 
 use fastrand::Rng;
-use pointsman_engine::model::gguf::try_head;
-use pointsman_engine::test_util::gguf::{GgufFile, Kind, Meta};
-use pointsman_engine::test_util::models;
+use pointsman_model::gguf::try_head;
+use pointsman_model::test_util::gguf::{GgufFile, Kind, Meta};
+use pointsman_model::test_util::models;
 use serde_json::json;
 
 use super::open;

@@ -13,12 +13,12 @@ use std::fs;
 use std::sync::Arc;
 
 use half::bf16;
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::gguf::Gguf;
-use pointsman_engine::model::host::HostModel;
 use pointsman_engine::test_util;
-use pointsman_engine::test_util::gguf::{GgufFile, Kind, Meta};
-use pointsman_engine::test_util::models::{self, Tensor, Tensors};
+use pointsman_model::files::ModelFiles;
+use pointsman_model::gguf::Gguf;
+use pointsman_model::host::HostModel;
+use pointsman_model::test_util::gguf::{GgufFile, Kind, Meta};
+use pointsman_model::test_util::models::{self, Tensor, Tensors};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 

@@ -5,12 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::gguf::Gguf;
-use pointsman_engine::test_util::gguf::{GgufFile, Kind, Meta};
-use pointsman_engine::test_util::{demo_text, models};
+use pointsman_engine::test_util::demo_text;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_executor::text::Detokenizer as _;
+use pointsman_model::files::ModelFiles;
+use pointsman_model::gguf::Gguf;
+use pointsman_model::test_util::gguf::{GgufFile, Kind, Meta};
+use pointsman_model::test_util::models;
 use pointsman_text::ModelText;
 use serde_json::{Value, json};
 

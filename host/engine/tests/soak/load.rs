@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use pointsman_core::{BlockHash, PromptBlocks};
-use pointsman_engine::model::backend::{Backend, DeviceError};
+use pointsman_engine::backend::{Backend, DeviceError};
 use pointsman_engine::test_util::stepped::Stepped;
 use pointsman_engine::test_util::{demo_text, solo};
 use pointsman_executor::job::Job;

@@ -13,11 +13,12 @@ use pointsman_core::{
     Config, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate, Input, KvSpec, Micros,
     ModelId, RequestId, fixture,
 };
-use pointsman_engine::model::backend::{Backend, KvBlocks, KvShape};
-use pointsman_engine::model::config::LlamaConfig;
-use pointsman_engine::model::host::HostModel;
+use pointsman_engine::backend::{Backend, KvBlocks, KvShape};
 use pointsman_engine::step_loop::LoopModel;
-use pointsman_engine::test_util::{demo_text, models};
+use pointsman_engine::test_util::demo_text;
+use pointsman_model::config::LlamaConfig;
+use pointsman_model::host::HostModel;
+use pointsman_model::test_util::models;
 use safetensors::Dtype;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use pointsman_engine::model::config::ModelConfigError;
+use pointsman_model::config::ModelConfigError;
 
 /// A reason why a model of the hub cannot be had.
 #[derive(Debug, thiserror::Error)]

@@ -14,10 +14,10 @@ use pointsman_driver::message::{
     Control, Inbox, Load, Message, Submission, Submitted, TicketId, channels,
 };
 use pointsman_driver::operator::{Operator, Overview};
-use pointsman_engine::model::files::ModelFiles;
 use pointsman_executor::delivery::{Authorship, End, Piece, Placement, StopReason};
 use pointsman_executor::job::JobState;
 use pointsman_executor::server::ServerConfig;
+use pointsman_model::files::ModelFiles;
 use pointsman_policy::PolicyStatus;
 use pointsman_server::config::{Config, Flags};
 use pointsman_text::ModelText;

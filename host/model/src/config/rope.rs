@@ -177,7 +177,7 @@ impl RopeScaling {
 
 impl Rotation {
     /// Makes the wavelength of each pair longer by its factor.
-    pub(in crate::model) fn stretch(&mut self, factors: &[f32]) {
+    pub(crate) fn stretch(&mut self, factors: &[f32]) {
         for (frequency, factor) in self.frequencies.iter_mut().zip(factors) {
             *frequency /= factor;
         }

@@ -94,7 +94,7 @@ impl StackedFp8 {
         }
     }
 
-    pub(in crate::model) fn on_processors(&self) -> WeightsError {
+    pub(crate) fn on_processors(&self) -> WeightsError {
         let first = self.tensors.first().map_or("", Fp8Tensor::name);
         WeightsError::Fp8OnProcessors {
             tensor: first.to_owned(),

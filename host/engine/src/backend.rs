@@ -3,7 +3,7 @@
 use pointsman_events::{BlockCopy, BlockId};
 use pointsman_executor::job::Sampling;
 
-use super::config::LlamaConfig;
+use pointsman_model::config::LlamaConfig;
 use crate::sample::Tokens;
 
 /// Size of a KV pool.

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use half::bf16;
-use pointsman_engine::model::dummy::Dummy;
-use pointsman_engine::model::files::ModelFiles;
-use pointsman_engine::model::gguf::Gguf;
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::model::open::{LoadProgress, OpenModel};
-use pointsman_engine::model::weights::{Matrix, StoredMatrix, Values};
-use pointsman_engine::test_util::gguf::{GgufFile, Kind};
-use pointsman_engine::test_util::models;
+use pointsman_model::dummy::Dummy;
+use pointsman_model::files::ModelFiles;
+use pointsman_model::gguf::Gguf;
+use pointsman_model::host::HostModel;
+use pointsman_model::open::{LoadProgress, OpenModel};
+use pointsman_model::test_util::gguf::{GgufFile, Kind};
+use pointsman_model::test_util::models;
+use pointsman_model::weights::{Matrix, StoredMatrix, Values};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 

@@ -191,7 +191,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use crate::model::weights::Values;
+    use crate::weights::Values;
 
     #[derive(Deserialize)]
     struct Case {
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn blocks_are_read_as_ggml_reads_them() {
-        let json = include_str!("../../../tests/gguf/types.json");
+        let json = include_str!("../../tests/gguf/types.json");
         let cases: Vec<Case> = serde_json::from_str(json).unwrap();
         assert_eq!(cases.len(), 6);
         for case in cases {

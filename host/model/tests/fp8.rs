@@ -4,10 +4,10 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
-use pointsman_engine::model::host::HostModel;
-use pointsman_engine::model::open::OpenModel;
-use pointsman_engine::test_util::fp8::{Fp8Model, Scaled};
-use pointsman_engine::test_util::models;
+use pointsman_model::host::HostModel;
+use pointsman_model::open::OpenModel;
+use pointsman_model::test_util::fp8::{Fp8Model, Scaled};
+use pointsman_model::test_util::models;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 

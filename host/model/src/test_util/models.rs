@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use crate::model::config::{Extra, Head, LlamaConfig};
-use crate::model::files::ModelFiles;
-use crate::model::host::HostModel;
+use crate::config::{Extra, Head, LlamaConfig};
+use crate::files::ModelFiles;
+use crate::host::HostModel;
 use half::{bf16, f16};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -46,9 +46,14 @@ pub fn demo_json(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(demo_folder().join(name)).unwrap()).unwrap()
 }
 
+/// The files of the demo model.
+pub fn demo_files() -> ModelFiles {
+    ModelFiles::Folder(demo_folder())
+}
+
 pub fn demo() -> Arc<HostModel> {
     static MODEL: OnceLock<Arc<HostModel>> = OnceLock::new();
-    let load = || Arc::new(HostModel::load(&super::demo_model()).unwrap());
+    let load = || Arc::new(HostModel::load(&demo_files()).unwrap());
     Arc::clone(MODEL.get_or_init(load))
 }
 
