@@ -31,6 +31,13 @@ const THREADS: [NonZeroUsize; 2] = [NonZeroUsize::MIN, NonZeroUsize::new(2).unwr
 /// Prompt tokens per second, and generated ones.
 type Rates = (f64, f64);
 
+/// The figures of an engine.
+struct Measured {
+    name: &'static str,
+    /// The rates of each case, in each round.
+    rates: [Vec<Rates>; 2],
+}
+
 fn main() -> Result<()> {
     let has = |name: &str| std::env::args().any(|arg| arg == name);
     let (steps, large_steps, requests) = if has("--quick") {
@@ -80,7 +87,7 @@ fn beside(peers: &Path, model: &PeerModel, steps: u32) -> Result<()> {
         let cases = cases(threads, steps);
         let ceiling = bandwidth::read_per_second(threads);
         let measured = rounds(peers, model, &ours, &cases)?;
-        for (name, rates) in measured {
+        for Measured { name, rates } in measured {
             for (case, rates) in cases.iter().zip(rates) {
                 let prefill = median(rates.iter().map(|(prefill, _)| *prefill));
                 let decode = median(rates.iter().map(|(_, decode)| *decode));
@@ -102,19 +109,23 @@ fn rounds(
     model: &PeerModel,
     ours: &Arc<HostModel>,
     cases: &[Case; 2],
-) -> Result<Vec<(&'static str, [Vec<Rates>; 2])>> {
+) -> Result<Vec<Measured>> {
     let names = EnginePeer::ALL.map(EnginePeer::name);
     let names = std::iter::once("Pointsman").chain(names);
-    let mut measured: Vec<_> = names.map(|name| (name, [vec![], vec![]])).collect();
+    let empty = |name| Measured {
+        name,
+        rates: [vec![], vec![]],
+    };
+    let mut measured: Vec<Measured> = names.map(empty).collect();
     for _ in 0..ROUNDS {
         let (own, others) = measured.split_first_mut().context("no engines")?;
-        for (case, rates) in cases.iter().zip(&mut own.1) {
+        for (case, rates) in cases.iter().zip(&mut own.rates) {
             let speed = measure(ours, *case)?;
             rates.push((speed.prefill, speed.decode));
         }
-        for (peer, (_, rates)) in EnginePeer::ALL.into_iter().zip(others) {
+        for (peer, other) in EnginePeer::ALL.into_iter().zip(others) {
             let speeds = peer.measure(peers, model, cases)?;
-            for (speed, rates) in speeds.iter().zip(rates) {
+            for (speed, rates) in speeds.iter().zip(&mut other.rates) {
                 rates.push((speed.prefill, speed.decode));
             }
         }

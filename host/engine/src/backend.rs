@@ -3,8 +3,8 @@
 use pointsman_events::{BlockCopy, BlockId};
 use pointsman_executor::job::Sampling;
 
-use pointsman_model::config::LlamaConfig;
 use crate::sample::Tokens;
+use pointsman_model::config::LlamaConfig;
 
 /// Size of a KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! Model files of tests: the demo model, and tiny random models in every format.
 #![expect(
     clippy::unwrap_used,
-    clippy::missing_errors_doc,
     missing_docs,
     missing_debug_implementations,
     reason = "helpers of tests"
