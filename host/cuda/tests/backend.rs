@@ -14,6 +14,7 @@ use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::test_util::schedules::{
     Evictions, WithPoison, check, check_evicting, run_all_alone, shape,
 };
+use pointsman_engine::test_util::{largest, last_row};
 use pointsman_events::BlockId;
 use pointsman_model::host::HostModel;
 use pointsman_model::test_util::models;
@@ -59,24 +60,6 @@ fn shapes() -> Vec<Value> {
         base(json!({"attention_bias": true, "mlp_bias": true, "rope_parameters": llama3})),
         base(json!({"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 1})),
     ]
-}
-
-/// Runs `tokens` as one chunk, and returns the last row of logits.
-fn last_row(backend: &mut dyn Backend, tokens: &[u32]) -> Vec<f32> {
-    let blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
-    let mut logits = Vec::new();
-    let chunk = Chunk {
-        tokens,
-        start: 0,
-        blocks: &blocks,
-        logits: Logits::Last,
-    };
-    backend.forward(&[chunk], &mut logits).unwrap();
-    logits
-}
-
-fn largest(numbers: impl Iterator<Item = f32>) -> f32 {
-    numbers.map(f32::abs).fold(0.0, f32::max)
 }
 
 /// Compares the logits of random sequences with those of the processors. Each number on a device has

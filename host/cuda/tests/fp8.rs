@@ -11,10 +11,10 @@ use half::bf16;
 use pointsman_cuda::emulation::{self, ThreadOrder};
 use pointsman_cuda::fp8_case::Fp8Case;
 use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
-use pointsman_engine::backend::{Backend, Chunk, KvShape, Logits};
+use pointsman_engine::backend::{Backend, KvShape};
 use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::test_util::subjects::{KV_SHAPE, Stepped, with_arena};
-use pointsman_events::BlockId;
+use pointsman_engine::test_util::{largest, last_row};
 use pointsman_executor::contract_suite;
 use pointsman_model::host::HostModel;
 use pointsman_model::open::OpenModel;
@@ -210,24 +210,6 @@ fn the_kernels_leave_no_memory() {
 }
 
 // === Models ===
-
-/// Runs `tokens` as one chunk, and returns the last row of logits.
-fn last_row(backend: &mut dyn Backend, tokens: &[u32]) -> Vec<f32> {
-    let blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
-    let mut logits = Vec::new();
-    let chunk = Chunk {
-        tokens,
-        start: 0,
-        blocks: &blocks,
-        logits: Logits::Last,
-    };
-    backend.forward(&[chunk], &mut logits).unwrap();
-    logits
-}
-
-fn largest(numbers: impl Iterator<Item = f32>) -> f32 {
-    numbers.map(f32::abs).fold(0.0, f32::max)
-}
 
 /// Compares logits with those of the processors for the same numbers in f32.
 fn close(model: &Fp8Model) {

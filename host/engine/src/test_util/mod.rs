@@ -45,15 +45,26 @@ pub fn logits_on(processors: Processors, model: Arc<HostModel>) -> Vec<f32> {
         blocks_total: 1,
     };
     let mut backend = CpuBackend::new(model, shape, processors);
+    last_row(&mut backend, &[3, 1, 4, 1, 5])
+}
+
+/// Runs `tokens` as one chunk in all blocks of `backend`'s pool, and returns the logits after the last.
+pub fn last_row(backend: &mut dyn Backend, tokens: &[u32]) -> Vec<f32> {
+    let blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
+    let mut logits = Vec::new();
     let chunk = Chunk {
-        tokens: &[3, 1, 4, 1, 5],
+        tokens,
         start: 0,
-        blocks: &[BlockId(0)],
+        blocks: &blocks,
         logits: Logits::Last,
     };
-    let mut logits = Vec::new();
     backend.forward(&[chunk], &mut logits).unwrap();
     logits
+}
+
+/// The size of the number that is farthest from zero.
+pub fn largest(numbers: impl Iterator<Item = f32>) -> f32 {
+    numbers.map(f32::abs).fold(0.0, f32::max)
 }
 
 /// Returns the answer to `job`, in the first blocks of `backend`'s pool.
