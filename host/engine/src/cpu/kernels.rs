@@ -86,6 +86,11 @@ impl Input {
         }
     }
 
+    /// Number of rows.
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
     fn row_steps(&self) -> usize {
         self.cols.div_ceil(LANES)
     }
@@ -152,29 +157,35 @@ impl<W: Weight> Product<'_, W> {
         tokens: Range<usize>,
         emit: &mut impl FnMut(usize, usize, &[f32]),
     ) {
-        if rows.len() < PANEL {
-            for row in rows {
-                match tokens.len() {
-                    1 => self.tile::<S, One<S>, 1, 1>(simd, row, tokens.clone(), emit),
-                    2 => self.tile::<S, Two<S>, 1, 1>(simd, row, tokens.clone(), emit),
-                    3 => self.tile::<S, One<S>, 1, 3>(simd, row, tokens.clone(), emit),
-                    4 => self.tile::<S, Two<S>, 1, 2>(simd, row, tokens.clone(), emit),
-                    _ => self.tile::<S, Two<S>, 1, 4>(simd, row, tokens.clone(), emit),
+        match rows.len() {
+            PANEL if tokens.len() == 4 && !S::IS_WIDE => {
+                self.rows::<S, 2>(simd, rows.start, tokens.clone(), emit);
+                self.rows::<S, 2>(simd, rows.start + 2, tokens, emit);
+            }
+            PANEL => self.rows::<S, PANEL>(simd, rows.start, tokens, emit),
+            _ => {
+                for row in rows {
+                    self.rows::<S, 1>(simd, row, tokens.clone(), emit);
                 }
             }
-            return;
         }
-        let row = rows.start;
+    }
+
+    /// Computes `R` rows for the tokens of a tile.
+    #[inline(always)]
+    fn rows<S: Simd, const R: usize>(
+        self,
+        simd: S,
+        row: usize,
+        tokens: Range<usize>,
+        emit: &mut impl FnMut(usize, usize, &[f32]),
+    ) {
         match tokens.len() {
-            1 => self.tile::<S, One<S>, 4, 1>(simd, row, tokens, emit),
-            2 => self.tile::<S, Two<S>, 4, 1>(simd, row, tokens, emit),
-            3 => self.tile::<S, One<S>, 4, 3>(simd, row, tokens, emit),
-            4 if S::IS_WIDE => self.tile::<S, Two<S>, 4, 2>(simd, row, tokens, emit),
-            4 => {
-                self.tile::<S, Two<S>, 2, 2>(simd, row, tokens.clone(), emit);
-                self.tile::<S, Two<S>, 2, 2>(simd, row + 2, tokens, emit);
-            }
-            _ => self.tile::<S, Two<S>, 4, 4>(simd, row, tokens, emit),
+            1 => self.tile::<S, One<S>, R, 1>(simd, row, tokens, emit),
+            2 => self.tile::<S, Two<S>, R, 1>(simd, row, tokens, emit),
+            3 => self.tile::<S, One<S>, R, 3>(simd, row, tokens, emit),
+            4 => self.tile::<S, Two<S>, R, 2>(simd, row, tokens, emit),
+            _ => self.tile::<S, Two<S>, R, 4>(simd, row, tokens, emit),
         }
     }
 

@@ -37,6 +37,7 @@ pub use memory::KvMemory;
 pub use processors::Processors;
 
 use self::input::{InputBatch, Places};
+use self::kernels::Input;
 use self::kv::{KvLayout, StepKv};
 use self::ops::{CpuOps, PARALLEL_MIN};
 #[cfg(target_arch = "x86_64")]
@@ -63,6 +64,8 @@ pub struct CpuBackend {
     // Owned state.
     places: Places,
     activations: Activations<Vec<f32>>,
+    /// Memory of the steps' products.
+    packed: Input,
     swaps: SwapsAtOnce,
     /// True once the thread that computes is kept to the device's cores.
     is_held: bool,
@@ -106,6 +109,7 @@ impl CpuBackend {
             memory,
             places: Places::new(shape),
             activations: Activations::default(),
+            packed: Input::default(),
             swaps: SwapsAtOnce::default(),
             is_held: false,
             model,
@@ -133,7 +137,7 @@ impl CpuBackend {
         let input = InputBatch::new(chunks, model, self.shape, &mut self.places);
         let work = input.rows.len() * matrix_size_max(model.config());
         let pool = self.processors.pool().filter(|_| work >= PARALLEL_MIN);
-        let activations = &mut self.activations;
+        let (activations, packed) = (&mut self.activations, &mut self.packed);
         let step = || {
             let mut ops = CpuOps {
                 simd,
@@ -141,6 +145,7 @@ impl CpuBackend {
                 kv: StepKv::borrow(layout, memory, &input.blocks),
                 input,
                 threads: pool.map_or(1, ThreadPool::current_num_threads),
+                packed,
             };
             forward(&mut ops, model.weights(), activations);
         };

@@ -24,6 +24,8 @@ pub(super) struct CpuOps<'a, S> {
     pub(super) kv: StepKv<'a>,
     /// Threads of the pool in which the step runs; 1 where there is none.
     pub(super) threads: usize,
+    /// The input of a product, kept between steps for its memory.
+    pub(super) packed: &'a mut Input,
 }
 
 impl<S: Simd> Ops for CpuOps<'_, S> {
@@ -216,9 +218,10 @@ struct Keys<'a> {
 
 impl<S: Simd> CpuOps<'_, S> {
     /// Computes a product, cut by rows of `weight`.
-    fn product<W: Weight>(&self, x: &[f32], cols: usize, weight: &[W], out: &mut Vec<f32>) {
-        let simd = self.simd;
-        let (rows, tokens) = (weight.len() / cols, x.len() / cols);
+    fn product<W: Weight>(&mut self, x: &[f32], cols: usize, weight: &[W], out: &mut Vec<f32>) {
+        self.packed.fill::<S>(x, cols);
+        let (simd, x) = (self.simd, &*self.packed);
+        let (rows, tokens) = (weight.len() / cols, x.tokens());
         out.resize(tokens * rows, 0.0);
         let pieces = self.pieces(tokens * weight.len());
         let piece_rows = rows.div_ceil(pieces).next_multiple_of(kernels::PANEL);
@@ -232,13 +235,11 @@ impl<S: Simd> CpuOps<'_, S> {
                 outs.push(out);
             }
         }
-        let mut input = Input::default();
-        input.fill::<S>(x, cols);
         each(pieces, |(weight, mut outs)| {
             simd.enter(
                 #[inline(always)]
                 || {
-                    let product = Product { weight, x: &input };
+                    let product = Product { weight, x };
                     product.run(simd, |token, row, values: &[f32]| {
                         outs[token][row..row + values.len()].copy_from_slice(values);
                     });

@@ -9,7 +9,7 @@
 //! 1. [`Portable`], [`Avx2`] and [`Avx512`] agree bit by bit (`cpu::kernels::tests`, and for a whole model
 //!    `tests/invariance.rs`).
 //! 2. An [`Avx2`] exists only where the processor has AVX2 and FMA: [`Avx2::detect`] alone makes
-//!    one; an [`Avx512`] only where it has AVX-512 F and DQ as well. Every SAFETY comment below rests on this.
+//!    one; an [`Avx512`] only where it has AVX-512 F, DQ and VL as well. Every SAFETY comment below rests on this.
 
 use half::bf16;
 
@@ -269,7 +269,8 @@ mod avx512 {
 
     use super::{Avx2, LANES, Simd};
 
-    /// AVX-512 F and DQ, for pairs of what AVX2 has registers for.
+    /// AVX-512 F, DQ and VL, for pairs of what AVX2 has registers for. Without VL half of the registers would be out
+    /// of reach for one of a pair.
     #[derive(Clone, Copy, Debug)]
     pub(in crate::cpu) struct Avx512(Avx2);
 
@@ -291,7 +292,7 @@ mod avx512 {
 
         #[inline(always)]
         fn enter<R>(self, f: impl FnOnce() -> R) -> R {
-            // SAFETY: the processor has AVX-512 F and DQ, or `self` would not exist.
+            // SAFETY: the processor has AVX-512 F, DQ and VL, or `self` would not exist.
             unsafe { entered(f) }
         }
 
