@@ -1,4 +1,4 @@
-//! Guests for tests, written as text.
+//! Guests for tests, written as text, and settings of theirs.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -7,6 +7,7 @@ use wit_parser::Resolve;
 
 use crate::component::PolicyComponent;
 use crate::engine::PolicyEngine;
+use crate::settings::{SettingRange, SettingSchema};
 
 /// Bodies of the functions of a guest that orders requests. Its memory holds its description from
 /// 1024, an `ok` at 1100, and results from 1200.
@@ -22,6 +23,17 @@ pub struct Guest {
     pub snapshot: &'static str,
     /// Body of `restore`.
     pub restore: &'static str,
+}
+
+/// A setting `cost` with these values.
+#[must_use]
+pub fn setting(values: SettingRange, default: Option<&str>) -> SettingSchema {
+    SettingSchema {
+        key: "cost".to_owned(),
+        about: "Of a request.".to_owned(),
+        values,
+        default: default.map(str::to_owned),
+    }
 }
 
 /// An `order` that returns the requests as they are: the ids out of records of 16 bytes.

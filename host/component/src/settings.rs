@@ -189,15 +189,7 @@ pub fn configured(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn setting(values: SettingRange, default: Option<&str>) -> SettingSchema {
-        SettingSchema {
-            key: "cost".to_owned(),
-            about: "Of a request.".to_owned(),
-            values,
-            default: default.map(str::to_owned),
-        }
-    }
+    use crate::fixture::setting;
 
     fn duration(value: &Value) -> Result<Map<String, Value>, String> {
         let cost = setting(SettingRange::Duration(TimeUnit::Millis, 1..=60_000), None);

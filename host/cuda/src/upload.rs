@@ -204,11 +204,5 @@ impl Drop for Upload<'_> {
 
 /// The error of a file.
 pub(crate) fn unread(error: WeightsError) -> DeviceError {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    DeviceError(text)
+    DeviceError(pointsman_notation::chain(&error))
 }

@@ -43,7 +43,7 @@ impl HostModel {
         }
         let mut reader = Reader(Loading::begin(open, tell));
         Ok(Self {
-            weights: open.weights().made(&mut reader)?,
+            weights: weights.made(&mut reader)?,
             open: Arc::clone(open),
         })
     }

@@ -206,17 +206,9 @@ fn check_hooks(said: &PolicyDescription, hooks: HookSet) -> Result<(), Descripti
 #[cfg(test)]
 mod tests {
     use pointsman_component::TimeUnit;
+    use pointsman_component::fixture::setting;
 
     use super::*;
-
-    fn setting(values: SettingRange, default: Option<&str>) -> SettingSchema {
-        SettingSchema {
-            key: "cost".to_owned(),
-            about: "Of a request.".to_owned(),
-            values,
-            default: default.map(str::to_owned),
-        }
-    }
 
     fn said(all: &[SettingSchema]) -> String {
         match check_settings(all, &Limits::default()) {

@@ -17,6 +17,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use pointsman_executor::server::ServerConfig;
+use pointsman_notation::chain;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
@@ -155,7 +156,7 @@ impl Connections {
         let asked = async {
             let Self(client) = self;
             let response = client.request(request.map(Full::new)).await;
-            let response = response.map_err(|error| CallError::Connection(described(&error)))?;
+            let response = response.map_err(|error| CallError::Connection(chain(&error)))?;
             whole(response, bytes_max).await
         };
         let answered = timeout(patience, asked).await;
@@ -181,7 +182,7 @@ impl Connections {
         let asked = client.request(request.map(|()| Full::default()));
         let answered = timeout(patience, asked).await;
         let answered = answered.map_err(|_late| CallError::Timeout(patience))?;
-        let response = answered.map_err(|error| CallError::Connection(described(&error)))?;
+        let response = answered.map_err(|error| CallError::Connection(chain(&error)))?;
         let (head, body) = response.into_parts();
         Ok(Download {
             head,
@@ -204,7 +205,7 @@ impl Download {
             let frame = timeout(self.patience, self.body.frame()).await;
             match frame.map_err(|_late| CallError::Timeout(self.patience))? {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(CallError::Connection(described(&error))),
+                Some(Err(error)) => return Err(CallError::Connection(chain(&error))),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
                         return Ok(Some(bytes));
@@ -256,7 +257,7 @@ impl ServerClient {
         request.headers_mut().extend(self.headers.clone());
         let Connections(client) = &self.connections;
         let response = client.request(request).await;
-        response.map_err(|error| CallError::Connection(described(&error)))
+        response.map_err(|error| CallError::Connection(chain(&error)))
     }
 
     /// Asks the server for `path`, and returns its whole answer.
@@ -331,17 +332,6 @@ async fn whole(
     let body = Limited::new(body, bytes_max).collect().await;
     let body = body.map_err(|_broken| CallError::Answer { bytes_max })?;
     Ok((head, body.to_bytes()))
-}
-
-/// An error with its causes, in one line.
-fn described(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 impl fmt::Debug for ServerClient {

@@ -22,7 +22,7 @@ use pointsman_model::open::OpenModel;
 use tracing::info;
 
 use crate::config::{DeviceConfig, Hardware};
-use crate::local_model::{LocalModel, in_a_line};
+use crate::local_model::LocalModel;
 
 /// Tokens in a block, of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;
@@ -146,7 +146,7 @@ impl LocalDevice {
         match &self.compute {
             Compute::Processors(..) => match model.in_memory() {
                 Ok(_shared) => Ok(()),
-                Err(error) => Err(ServeModelError::Files(in_a_line(&error))),
+                Err(error) => Err(ServeModelError::Files(pointsman_notation::chain(&error))),
             },
             Compute::Cuda(_) => Ok(()),
         }
@@ -165,7 +165,8 @@ impl LocalDevice {
         match &self.compute {
             Compute::Processors(processors, memory) => {
                 let model = model.in_memory();
-                let model = model.map_err(|error| DeviceError(in_a_line(&error)))?;
+                let model =
+                    model.map_err(|error| DeviceError(pointsman_notation::chain(&error)))?;
                 let (memory, processors) = (memory.clone(), processors.clone());
                 Ok(make(CpuBackend::on(memory, model, shape, processors)))
             }

@@ -2,7 +2,6 @@
 //! needed. A CUDA device reads them by itself; those in this machine's memory are for its processors, which share
 //! them.
 
-use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pointsman_model::files::ModelFiles;
@@ -61,31 +60,20 @@ impl LocalModel {
         device: &str,
         load: impl FnOnce(&mut dyn FnMut(LoadProgress)) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut progress = None;
+        let mut told = None;
         let loaded = load(&mut |done| {
-            let all = self.open.to_load();
-            let progress =
-                progress.get_or_insert_with(|| Progress::of_weights(&self.name, device, all));
+            let (progress, last) =
+                told.get_or_insert_with(|| (Progress::of_weights(&self.name, device, done), done));
+            *last = done;
             progress.advance(Done::Loaded(done));
         })?;
-        if progress.take().is_some() {
-            let all = self.open.to_load();
+        // The line on a terminal is wiped before.
+        if let Some(all) = told.map(|(_, last)| last) {
             let (size, tensors) = (megabytes(all.bytes_total), all.tensors_total);
             info!(model = self.name, device, size, tensors, "weights loaded");
         }
         Ok(loaded)
     }
-}
-
-/// An error with all its causes, in a line.
-pub(crate) fn in_a_line(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

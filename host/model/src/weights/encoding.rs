@@ -89,6 +89,10 @@ impl Encoding {
     pub(crate) fn append(self, raw: &[u8], values: &mut Values) {
         match values {
             Values::F32(values) => self.widen(raw, values),
+            Values::Bf16(values) if self.is_bf16() => {
+                let (pairs, _) = raw.as_chunks::<2>();
+                values.extend(pairs.iter().map(|pair| bf16::from_le_bytes(*pair)));
+            }
             Values::Bf16(values) => {
                 let unit = self.unit();
                 let mut bytes = vec![0; raw.len() / unit.bytes * unit.numbers * 2];
