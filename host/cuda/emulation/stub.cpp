@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "emulation.h"
 #include "../kernels/attention.cu"
@@ -28,6 +29,8 @@ enum Result {
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
     UNKNOWN = 999,
+    // Of nothing that the driver has: what is to be done next waits for another device.
+    WAITS = -1,
 };
 
 // Device attributes that are asked for.
@@ -80,13 +83,23 @@ struct Device {
     bool lost = false;
 };
 
+// Number of devices of a process that is not told another.
+int count_at_first() {
+    const char* told = std::getenv("POINTSMAN_EMULATED_DEVICES");
+    return told == nullptr ? 1 : std::atoi(told);
+}
+
 struct Driver {
     std::mutex lock;
     std::map<int, Device> devices;
-    int count = 1;
+    int count = count_at_first();
     size_t memory_bytes = size_t(1) << 30;
     int capability[2] = {9, 0};
+    // The minor number of one device, by its number.
+    std::map<int, int> capability_minor_of;
     long launches_left = -1;
+    // The same of one device, by its number.
+    std::map<int, long> launches_left_of;
     // Bytes that may be pinned, those that are, and the most that were.
     size_t pinned_max = SIZE_MAX, pinned = 0, pinned_peak = 0;
     // Copies that are still made before one fails; negative: none does.
@@ -98,25 +111,50 @@ Driver& driver() {
     return driver;
 }
 
-// A stream, in which copies from and to pinned memory wait until somebody asks for what is after them; all else
-// is done when it is given.
+// A stream, in which copies from and to pinned memory wait until somebody asks for what is after them, and what needs
+// other devices waits for these; all else is done when it is given, unless something waits in front of it.
 struct Stream {
     std::deque<std::function<int()>> waiting;
-    // The number of copies that were given, and of those that are done.
+    // The number of things that had to wait, and of those that are done.
     uint64_t given = 0, done = 0;
 
-    // Makes copies until so many are done.
+    // Does what waits until so much is done, or until something waits for another device.
     int advance(uint64_t until) {
         while (done < until) {
-            int failed = waiting.front()();
+            int result = waiting.front()();
+            if (result == WAITS) return NOT_READY;
             waiting.pop_front();
             done++;
-            if (failed != SUCCESS) return failed;
+            if (result != SUCCESS) return result;
         }
         return SUCCESS;
     }
 
-    int finish() { return advance(given); }
+    // The same, and waits for other devices.
+    int finish(uint64_t until) {
+        while (true) {
+            int result = advance(until);
+            if (result != NOT_READY) return result;
+            std::this_thread::yield();
+        }
+    }
+
+    int finish() { return finish(given); }
+
+    void wait_with(std::function<int()> does) {
+        waiting.push_back(std::move(does));
+        given++;
+    }
+
+    // Does something once all in front of it is done.
+    int give(std::function<int()> does) {
+        if (waiting.empty()) {
+            int result = does();
+            if (result != WAITS) return result;
+        }
+        wait_with(std::move(does));
+        return SUCCESS;
+    }
 };
 
 // A place in a stream.
@@ -154,19 +192,32 @@ int wait_for_all() {
     return records().empty() ? SUCCESS : CAPTURE_UNSUPPORTED;
 }
 
-Device* device_of_thread() {
-    if (current == 0) return nullptr;
-    return &driver().devices[static_cast<int>(current) - 1];
+Device* device_of(uintptr_t context) {
+    if (context == 0) return nullptr;
+    return &driver().devices[static_cast<int>(context) - 1];
 }
 
-// Does something with the thread's device, unless it is lost.
+// Does something with the device of a context, unless it is lost.
 template <typename Does>
-int with_device(Does does) {
+int with_device_of(uintptr_t context, Does does) {
     std::lock_guard<std::mutex> guard(driver().lock);
-    Device* device = device_of_thread();
+    Device* device = device_of(context);
     if (device == nullptr || device->holders == 0) return INVALID_CONTEXT;
     if (device->lost) return ILLEGAL_ADDRESS;
     return does(*device);
+}
+
+// The same with the thread's device.
+template <typename Does>
+int with_device(Does does) {
+    return with_device_of(current, does);
+}
+
+// Has a stream do something, or notes it where launches are recorded.
+int give(void* stream, std::function<int()> does) {
+    if (recording == nullptr) return stream_of(stream)->give(std::move(does));
+    recording->push_back(std::move(does));
+    return SUCCESS;
 }
 
 bool holds(const Device& device, uint64_t at, size_t bytes) {
@@ -193,9 +244,9 @@ int allocate(uint64_t* at, size_t bytes) {
     });
 }
 
-int give_back(uint64_t at) {
+int give_back(uintptr_t context, uint64_t at) {
     // Memory of a lost device is gone with its context.
-    return with_device([&](Device& device) -> int {
+    return with_device_of(context, [&](Device& device) -> int {
         auto found = device.memory.find(at);
         if (found == device.memory.end()) return INVALID_VALUE;
         device.allocated -= found->second;
@@ -215,7 +266,7 @@ void end_context(Device& device) {
 }
 
 bool is_pinned(const void* at) {
-    Device* device = device_of_thread();
+    Device* device = device_of(current);
     if (device == nullptr) return false;
     auto after = device->pinned.upper_bound(const_cast<void*>(at));
     if (after == device->pinned.begin()) return false;
@@ -224,8 +275,8 @@ bool is_pinned(const void* at) {
 }
 
 int copy(uint64_t on_device, void* to, const void* from, size_t bytes, void* handle) {
-    auto make = [=] {
-        return with_device([&](Device& device) -> int {
+    auto make = [=, context = current] {
+        return with_device_of(context, [&](Device& device) -> int {
             if (!holds(device, on_device, bytes)) return INVALID_VALUE;
             long& left = driver().copies_left;
             if (left == 0) return UNKNOWN;
@@ -236,30 +287,37 @@ int copy(uint64_t on_device, void* to, const void* from, size_t bytes, void* han
     };
     Stream* stream = stream_of(handle);
     if (is_pinned(to) || is_pinned(from)) {
-        stream->waiting.push_back(make);
-        stream->given++;
+        stream->wait_with(make);
         return SUCCESS;
     }
     if (int failed = stream->finish()) return failed;
     return make();
 }
 
+// Counts a launch, and returns true if it is the one that is lost.
+bool is_lost_with(long& left) {
+    bool is_lost = left == 0;
+    if (left >= 0) left--;
+    return is_lost;
+}
+
 // Runs a kernel on a device, unless it is lost with it.
-int run(Device& device, const emulation::Launch& launch) {
-    long& left = driver().launches_left;
-    if (left == 0) {
-        left = -1;
+int run(uintptr_t context, Device& device, const emulation::Launch& launch) {
+    auto own = driver().launches_left_of.find(static_cast<int>(context) - 1);
+    bool is_own = own != driver().launches_left_of.end() && is_lost_with(own->second);
+    if (is_lost_with(driver().launches_left) || is_own) {
         device.lost = true;
         return ILLEGAL_ADDRESS;
     }
-    if (left > 0) left--;
     if (launch()) return SUCCESS;
     device.lost = true;
     return LAUNCH_FAILED;
 }
 
-int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, void** arguments) {
-    return with_device([&](Device& device) -> int {
+int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, void* stream,
+           void** arguments) {
+    std::function<int()> does;
+    int refused = with_device([&](Device&) -> int {
         unsigned threads = block.x * block.y * block.z;
         bool whole = block.y == 1 && block.z == 1 && threads % emulation::WARP == 0;
         if (!whole || threads == 0 || threads > THREADS_MAX) return INVALID_VALUE;
@@ -268,10 +326,12 @@ int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, v
         }
         if (shared_bytes > SHARED_BYTES_MAX) return INVALID_VALUE;
         auto prepared = kernel.prepare(arguments, grid, threads, shared_bytes);
-        if (recording == nullptr) return run(device, prepared);
-        recording->push_back([=] { return with_device([&](Device& at) { return run(at, prepared); }); });
+        does = [=, context = current] {
+            return with_device_of(context, [&](Device& at) { return run(context, at, prepared); });
+        };
         return SUCCESS;
     });
+    return refused == SUCCESS ? give(stream, does) : refused;
 }
 
 const std::map<int, const char*> ERRORS = {
@@ -298,7 +358,11 @@ void pointsman_stub_devices(int count) { driver().count = count; }
 void pointsman_stub_capability(int major, int minor) {
     driver().capability[0] = major;
     driver().capability[1] = minor;
+    driver().capability_minor_of.clear();
 }
+
+// Has one device another minor number.
+void pointsman_stub_capability_minor_of(int device, int minor) { driver().capability_minor_of[device] = minor; }
 
 void pointsman_stub_memory(size_t bytes) { driver().memory_bytes = bytes; }
 
@@ -315,6 +379,12 @@ size_t pointsman_stub_allocated() {
 void pointsman_stub_lose_after(long launches) {
     std::lock_guard<std::mutex> guard(driver().lock);
     driver().launches_left = launches;
+}
+
+// The same of one device; negative: it is not lost.
+void pointsman_stub_lose_device_after(int number, long launches) {
+    std::lock_guard<std::mutex> guard(driver().lock);
+    driver().launches_left_of[number] = launches;
 }
 
 // Bytes that may be pinned, and from now on the most that are.
@@ -350,14 +420,19 @@ void pointsman_stub_overrun() {
     emulation::prepare(embed, arguments, {1, 1, 1}, emulation::WARP, 0)();
 }
 
-// === For the other library ===
+// === For the other libraries ===
 
-// Does something now, or keeps it where launches are recorded.
-int pointsman_stub_do(std::function<int()>* does) {
-    if (recording == nullptr) return (*does)();
-    recording->push_back(*does);
-    return SUCCESS;
+// Has a stream do something, unless the thread's device is lost then, or notes it where launches are recorded. It is done
+// again and again for as long as it returns -1.
+int pointsman_stub_do(std::function<int()>* does, void* stream) {
+    return give(stream, [does = *does, context = current]() mutable {
+        int lost = with_device_of(context, [](Device&) { return SUCCESS; });
+        return lost == SUCCESS ? does() : lost;
+    });
 }
+
+// 1 where this thread records launches.
+int pointsman_stub_records() { return recording != nullptr; }
 
 int pointsman_stub_wait() { return wait_for_all(); }
 
@@ -394,10 +469,12 @@ int cuDeviceTotalMem_v2(size_t* bytes, int) {
     return SUCCESS;
 }
 
-int cuDeviceGetAttribute(int* value, int attribute, int) {
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+    auto own = driver().capability_minor_of.find(device);
+    int minor = own == driver().capability_minor_of.end() ? driver().capability[1] : own->second;
     switch (attribute) {
         case CAPABILITY_MAJOR: *value = driver().capability[0]; return SUCCESS;
-        case CAPABILITY_MINOR: *value = driver().capability[1]; return SUCCESS;
+        case CAPABILITY_MINOR: *value = minor; return SUCCESS;
         case MEMORY_POOLS: *value = 1; return SUCCESS;
         default: return INVALID_VALUE;
     }
@@ -446,10 +523,12 @@ int cuMemAllocAsync(uint64_t* at, size_t bytes, void*) { return allocate(at, byt
 
 int cuMemFree_v2(uint64_t at) {
     if (int refused = wait_for_all()) return refused;
-    return give_back(at);
+    return give_back(current, at);
 }
 
-int cuMemFreeAsync(uint64_t at, void*) { return give_back(at); }
+int cuMemFreeAsync(uint64_t at, void* stream) {
+    return stream_of(stream)->give([at, context = current] { return give_back(context, at); });
+}
 
 int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
     if (int refused = wait_for_all()) return refused;
@@ -485,11 +564,13 @@ int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
     return copy(from, to, reinterpret_cast<void*>(from), bytes, stream);
 }
 
-int cuMemsetD8Async(uint64_t at, unsigned char byte, size_t bytes, void*) {
-    return with_device([&](Device& device) -> int {
-        if (!holds(device, at, bytes)) return INVALID_VALUE;
-        std::memset(reinterpret_cast<void*>(at), byte, bytes);
-        return SUCCESS;
+int cuMemsetD8Async(uint64_t at, unsigned char byte, size_t bytes, void* stream) {
+    return give(stream, [=, context = current] {
+        return with_device_of(context, [&](Device& device) -> int {
+            if (!holds(device, at, bytes)) return INVALID_VALUE;
+            std::memset(reinterpret_cast<void*>(at), byte, bytes);
+            return SUCCESS;
+        });
     });
 }
 
@@ -525,9 +606,9 @@ int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long lo
     return SUCCESS;
 }
 
-int cuGraphLaunch(void* executable, void*) {
+int cuGraphLaunch(void* executable, void* stream) {
     for (auto& does : *static_cast<Graph*>(executable)) {
-        if (int failed = does()) return failed;
+        if (int failed = stream_of(stream)->give(does)) return failed;
     }
     return SUCCESS;
 }
@@ -547,8 +628,12 @@ int cuStreamSynchronize(void* stream) {
     return cuCtxSynchronize();
 }
 
-int cuStreamDestroy_v2(void* stream) {
-    delete stream_of(stream);
+// What it still has to do is done first.
+int cuStreamDestroy_v2(void* handle) {
+    Stream* stream = stream_of(handle);
+    while (stream->done < stream->given && stream->advance(stream->done + 1) != NOT_READY) {
+    }
+    delete stream;
     return SUCCESS;
 }
 
@@ -578,7 +663,7 @@ int cuEventQuery(void* handle) {
 
 int cuEventSynchronize(void* handle) {
     Event* event = static_cast<Event*>(handle);
-    return event->stream == nullptr ? SUCCESS : event->stream->advance(event->after);
+    return event->stream == nullptr ? SUCCESS : event->stream->finish(event->after);
 }
 
 int cuStreamWaitEvent(void*, void* event, unsigned) { return cuEventSynchronize(event); }
@@ -610,9 +695,9 @@ int cuModuleGetFunction(const void** function, void* module, const char* name) {
 
 int cuLaunchKernel(const void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                   void*, void** arguments, void**) {
+                   void* stream, void** arguments, void**) {
     return launch(*static_cast<const Kernel*>(function), {grid_x, grid_y, grid_z},
-                  {block_x, block_y, block_z}, shared_bytes, arguments);
+                  {block_x, block_y, block_z}, shared_bytes, stream, arguments);
 }
 
 }  // extern "C"

@@ -1,33 +1,19 @@
 // cuBLAS without a device: products in one order of additions, whatever else is in the matrix.
 
-#include <dlfcn.h>
-
 #include <cstdint>
 #include <cstring>
 #include <functional>
 
+#include "beside.h"
+
 namespace {
 
-enum Status { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+enum Status { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
 enum Operation { AS_IT_IS = 0, TRANSPOSED = 1 };
 enum Type { F32 = 0, BF16 = 14 };
 
 // Sums that run side by side, so that the compiler can use vectors.
 constexpr int LANES = 16;
-
-float widen(uint16_t number) {
-    uint32_t bits = static_cast<uint32_t>(number) << 16;
-    float wide;
-    std::memcpy(&wide, &bits, sizeof wide);
-    return wide;
-}
-
-uint16_t narrow(float number) {
-    uint32_t bits;
-    std::memcpy(&bits, &number, sizeof bits);
-    if (number != number) return 0x7fff;
-    return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 float dot(const uint16_t* a, const uint16_t* b, int count) {
     float sums[LANES] = {};
@@ -43,12 +29,10 @@ float dot(const uint16_t* a, const uint16_t* b, int count) {
     return sum;
 }
 
-// A function of the driver's library, which does what only it can.
-template <typename Function>
-Function* of_driver(const char* name) {
-    void* driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
-    return driver == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(driver, name));
-}
+// What `cublasCreate` gives.
+struct Handle {
+    void* stream = nullptr;
+};
 
 }  // namespace
 
@@ -58,23 +42,26 @@ extern "C" {
 int cublasCreate_v2(void** handle) {
     auto* wait = of_driver<int()>("pointsman_stub_wait");
     if (wait == nullptr || wait() != 0) return NOT_INITIALIZED;
-    *handle = new char;
+    *handle = new Handle();
     return SUCCESS;
 }
 
 int cublasDestroy_v2(void* handle) {
     auto* wait = of_driver<int()>("pointsman_stub_wait");
     if (wait == nullptr || wait() != 0) return NOT_INITIALIZED;
-    delete static_cast<char*>(handle);
+    delete static_cast<Handle*>(handle);
     return SUCCESS;
 }
 
-int cublasSetStream_v2(void*, void*) { return SUCCESS; }
+int cublasSetStream_v2(void* handle, void* stream) {
+    static_cast<Handle*>(handle)->stream = stream;
+    return SUCCESS;
+}
 
 int cublasSetWorkspace_v2(void*, void*, size_t) { return SUCCESS; }
 
 // The product of the transpose of `a` with `b`, all column by column, as the engine asks for it.
-int cublasGemmEx(void*, int trans_a, int trans_b, int m, int n, int k, const void* alpha,
+int cublasGemmEx(void* handle, int trans_a, int trans_b, int m, int n, int k, const void* alpha,
                  const void* a, int a_type, int lda, const void* b, int b_type, int ldb,
                  const void* beta, void* c, int c_type, int ldc, int, int) {
     bool built = trans_a == TRANSPOSED && trans_b == AS_IT_IS && a_type == BF16 && b_type == BF16 &&
@@ -98,8 +85,9 @@ int cublasGemmEx(void*, int trans_a, int trans_b, int m, int n, int k, const voi
         return 0;
     };
     // It is kept where a step is recorded.
-    auto* driver_do = of_driver<int(std::function<int()>*)>("pointsman_stub_do");
-    return driver_do == nullptr ? NOT_INITIALIZED : driver_do(&multiply);
+    auto* driver_do = of_driver<int(std::function<int()>*, void*)>("pointsman_stub_do");
+    if (driver_do == nullptr) return NOT_INITIALIZED;
+    return driver_do(&multiply, static_cast<Handle*>(handle)->stream) == 0 ? SUCCESS : EXECUTION_FAILED;
 }
 
 }  // extern "C"

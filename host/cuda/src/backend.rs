@@ -1,4 +1,6 @@
-//! A model with its part of a device's KV pool.
+//! A model with its part of a device's KV pool, or a rank's part of a model.
+
+mod rank;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -26,8 +28,9 @@ use pointsman_model::open::{LoadProgress, OpenModel};
 
 use crate::buffer::{Rows, address, alloc};
 use crate::choice::{Chooser, LogitRows};
+use crate::comm::{Comm, Launching};
 use crate::device::{ContextLife, CudaDevice};
-use crate::graphs::{EndsQuietly, Graphs, Launch, StepGraph, StepShape, quiet};
+use crate::graphs::{EndsQuietly, Graphs, StepGraph, StepShape, Way, quiet};
 use crate::input::{DeviceNumbers, InputAt, InputBatch};
 use crate::ops::{self, Attention, CudaOps};
 use crate::swaps::Swaps;
@@ -61,6 +64,8 @@ pub struct CudaBackend {
     /// Number of hidden states that the last step was asked for.
     hidden: usize,
     graphs: Graphs,
+    /// The way to the other ranks, if there are any. Behind the graphs, which end before it.
+    comm: Option<Comm>,
     swaps: ManuallyDrop<Swaps>,
 }
 
@@ -175,75 +180,112 @@ impl CudaBackend {
             activations: Activations::default(),
             hidden: 0,
             graphs: Graphs::default(),
+            comm: None,
             swaps: ManuallyDrop::new(swaps),
         })
     }
 
     fn run(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
-        let config = self.open.config();
-        let input = InputBatch::new(chunks, config, self.shape);
+        let input = self.lay_out(chunks);
         logits.clear();
-        let context = &self.life.context;
-        context.bind_to_thread().map_err(failed)?;
-        let at = InputAt::copy(&mut self.input, &self.stream, &input)?;
-        self.chooser.expect(input.copied()..at.wanted);
-        self.hidden = at.hidden;
+        let (at, way) = self.begin(&input)?;
         if at.rows == 0 {
             return Ok(());
         }
-        logits.resize(input.copied() * config.vocab_size, 0.0);
-        match ops::shape(config, &input, &at) {
-            Some(shape) => self.launch_shape(shape, &input, &at)?,
-            None => self.launch_each(&input, &at)?,
-        }
-        self.fetch(logits)?;
-        self.life.context.check_err().map_err(failed)
+        let quiet = way.quiet();
+        self.launch(way, &input, &at)?;
+        drop(quiet);
+        self.finish(&input, logits)
     }
 
-    /// Launches a step of a shape that may have been recorded.
-    fn launch_shape(
+    /// Lays out a step.
+    ///
+    /// # Panics
+    /// If a chunk is wrong.
+    pub(crate) fn lay_out(&self, chunks: &[Chunk<'_>]) -> InputBatch {
+        InputBatch::new(chunks, self.open.config(), self.shape)
+    }
+
+    /// Copies a step to the device, and finds out how it is to be made.
+    pub(crate) fn begin(&mut self, input: &InputBatch) -> Result<(InputAt, Way), DeviceError> {
+        self.life.context.bind_to_thread().map_err(failed)?;
+        let at = InputAt::copy(&mut self.input, &self.stream, input)?;
+        self.chooser.expect(input.copied()..at.wanted);
+        self.hidden = at.hidden;
+        let shape = ops::shape(self.open.config(), input, &at);
+        let way = shape.map(|shape| self.graphs.way(shape, self.taken()));
+        Ok((at, way.unwrap_or(Way::EachAlone(None))))
+    }
+
+    /// Launches a step. Where it is recorded, others are kept quiet.
+    fn launch(&mut self, way: Way, input: &InputBatch, at: &InputAt) -> Result<(), DeviceError> {
+        match way {
+            Way::Recorded(shape) => {
+                let graph = self.graphs.recorded(shape, self.taken());
+                let graph = graph.ok_or_else(|| {
+                    DeviceError("the step was recorded by another rank only".to_owned())
+                });
+                graph?.launch()
+            }
+            Way::Record(shape) => self.record(shape, input, at),
+            Way::EachAlone(shape) => {
+                self.launch_each(input, at, Launching::Now)?;
+                if let Some(shape) = shape {
+                    self.graphs.remember(shape, self.taken(), None);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Records a step, and launches it.
+    fn record(
         &mut self,
         shape: StepShape,
         input: &InputBatch,
         at: &InputAt,
     ) -> Result<(), DeviceError> {
-        let addresses = self.addresses(at);
-        match self.graphs.find(shape, &addresses) {
-            Launch::Recorded(graph) => return graph.launch(),
-            Launch::Record => {}
-            Launch::EachAlone => {
-                self.launch_each(input, at)?;
-                let addresses = self.addresses(at);
-                self.graphs.remember(shape, addresses, None);
-                return Ok(());
-            }
-        }
         let stream = Arc::clone(&self.stream);
-        match StepGraph::record(&stream, || self.launch_each(input, at)) {
+        let launches = || self.launch_each(input, at, Launching::Recorded);
+        match StepGraph::record(&stream, launches) {
             Ok(graph) => {
                 graph.launch()?;
-                self.graphs.remember(shape, addresses, Some(graph));
+                self.graphs.remember(shape, self.taken(), Some(graph));
                 Ok(())
             }
+            // Ranks record a step together, or none does.
+            Err(error) if self.comm.is_some() => Err(error),
             // Somebody else had the driver wait for the whole device, or it is lost: the launches tell.
-            Err(_) => self.launch_each(input, at),
+            Err(_) => self.launch_each(input, at, Launching::Now),
         }
     }
 
-    /// The addresses of all memory that steps use, but for weights and pool, which stay where they are.
-    fn addresses(&self, at: &InputAt) -> Vec<u64> {
+    /// Copies what a step is to give.
+    pub(crate) fn finish(
+        &self,
+        input: &InputBatch,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), DeviceError> {
+        logits.resize(input.copied() * self.open.config().vocab_size, 0.0);
+        self.fetch(logits)?;
+        self.life.context.check_err().map_err(failed)
+    }
+
+    /// Number of times that memory was taken for steps: all but weights and pool, which stay where they are.
+    fn taken(&self) -> u64 {
         let Attention { sums, stats } = &self.attention;
-        let rows = self
-            .activations
-            .all()
-            .into_iter()
-            .chain([sums, stats, &self.widened]);
-        let rows = rows.map(|rows| rows.address(&self.stream));
-        rows.chain([at.tokens]).collect()
+        let rows = self.activations.all().into_iter();
+        let rows = rows.chain([sums, stats, &self.widened]);
+        rows.map(|rows| rows.taken).sum::<u64>() + self.input.taken
     }
 
     /// Launches a step, one operation after the other.
-    fn launch_each(&mut self, input: &InputBatch, at: &InputAt) -> Result<(), DeviceError> {
+    fn launch_each(
+        &mut self,
+        input: &InputBatch,
+        at: &InputAt,
+        launching: Launching,
+    ) -> Result<(), DeviceError> {
         let mut ops = CudaOps {
             config: self.open.config(),
             slots: self.shape.tokens_per_block,
@@ -257,6 +299,8 @@ impl CudaBackend {
             at: at.clone(),
             attention: &mut self.attention,
             widened: &mut self.widened,
+            comm: self.comm.as_mut(),
+            launching,
             failed: None,
         };
         forward(&mut ops, &self.model.weights, &mut self.activations);

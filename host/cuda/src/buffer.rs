@@ -12,6 +12,8 @@ use crate::failed;
 pub(crate) struct Rows {
     /// Number of rows.
     pub(crate) count: usize,
+    /// Number of times that memory was taken for them.
+    pub(crate) taken: u64,
     memory: Option<CudaSlice<u8>>,
 }
 
@@ -33,6 +35,7 @@ impl Rows {
             self.memory = None;
             // A step is seldom as large as the one before: so that memory is not asked for in each.
             self.memory = Some(alloc(stream, bytes.next_power_of_two())?);
+            self.taken += 1;
         }
         Ok(self.address(stream))
     }

@@ -2,7 +2,7 @@
 //! whose kernels are those in `kernels`, compiled for the processor.
 //!
 //! [`install`] compiles it with `c++` and loads it, before anything else looks for a driver; whatever
-//! looks for `libcuda.so` or `libcublas.so` in this process afterwards finds it.
+//! looks for `libcuda.so`, `libcublas.so` or `libnccl.so.2` in this process afterwards finds it.
 
 use std::ffi::{c_int, c_long, c_uint};
 use std::fs;
@@ -17,9 +17,10 @@ use sha2::{Digest as _, Sha256};
 /// The folders of the sources, beside this crate's.
 const FOLDERS: [&str; 2] = ["emulation", "kernels"];
 /// The libraries, each with its source.
-const LIBRARIES: [(&str, &str); 2] = [
+const LIBRARIES: [(&str, &str); 3] = [
     ("libcuda.so", "emulation/stub.cpp"),
     ("libcublas.so", "emulation/stub_cublas.cpp"),
+    ("libnccl.so.2", "emulation/stub_nccl.cpp"),
 ];
 
 /// The order in which threads run between two barriers. A result that depends on it is a race.
@@ -33,6 +34,10 @@ pub enum ThreadOrder {
     Shuffled(u32),
 }
 
+/// The devices that a test may lose one by one.
+const DEVICES_LOST_MAX: u16 = 4;
+/// The variable by which a process of its own has so many devices.
+pub const DEVICES: &str = "POINTSMAN_EMULATED_DEVICES";
 /// The variable by which tests run on a real device.
 const ON_DEVICE: &str = "POINTSMAN_CUDA_TESTS";
 /// The variable with which a process of [`sanitized`] is started.
@@ -43,6 +48,7 @@ const SANITIZED: &str = "POINTSMAN_EMULATION_SANITIZED";
 pub struct Emulation {
     driver: Library,
     _blas: Library,
+    nccl: Library,
     folder: PathBuf,
 }
 
@@ -71,10 +77,11 @@ pub fn install() -> &'static Emulation {
     static EMULATION: OnceLock<Emulation> = OnceLock::new();
     EMULATION.get_or_init(|| {
         let folder = build();
-        let [driver, blas] = LIBRARIES.map(|(name, _)| load(&folder.join(name)));
+        let [driver, blas, nccl] = LIBRARIES.map(|(name, _)| load(&folder.join(name)));
         Emulation {
             driver,
             _blas: blas,
+            nccl,
             folder,
         }
     })
@@ -133,6 +140,8 @@ pub fn alone() -> Alone {
     emulation.set_memory(1 << 30);
     emulation.set_capability(9, 0);
     emulation.lose_after(None);
+    (0..DEVICES_LOST_MAX).for_each(|device| emulation.lose_device_after(device, None));
+    emulation.fail_sums_after(None);
     emulation.fail_copies_after(None);
     emulation.set_pinned_max(usize::MAX);
     emulation.set_order(ThreadOrder::Forward);
@@ -172,6 +181,14 @@ impl Emulation {
         unsafe { set(c_int::from(major), c_int::from(minor)) };
     }
 
+    /// Sets the minor compute capability of one of the devices, until that of all is set.
+    pub fn set_capability_minor_of(&self, device: u16, minor: u8) {
+        let set: Symbol<'_, unsafe extern "C" fn(c_int, c_int)> =
+            self.symbol("pointsman_stub_capability_minor_of");
+        // SAFETY: takes numbers and keeps them.
+        unsafe { set(c_int::from(device), c_int::from(minor)) };
+    }
+
     /// Sets the bytes of memory of a device.
     pub fn set_memory(&self, bytes: usize) {
         let set: Symbol<'_, unsafe extern "C" fn(usize)> = self.symbol("pointsman_stub_memory");
@@ -194,6 +211,39 @@ impl Emulation {
             self.symbol("pointsman_stub_lose_after");
         // SAFETY: takes a number and keeps it.
         unsafe { set(launches.map_or(-1, c_long::from)) };
+    }
+
+    /// Has one of the devices fail after so many more launches there; absent: never.
+    pub fn lose_device_after(&self, device: u16, launches: Option<u32>) {
+        let set: Symbol<'_, unsafe extern "C" fn(c_int, c_long)> =
+            self.symbol("pointsman_stub_lose_device_after");
+        // SAFETY: takes numbers and keeps them.
+        unsafe { set(c_int::from(device), launches.map_or(-1, c_long::from)) };
+    }
+
+    /// Has a link between devices fail after so many more sums of any of them; absent: none does.
+    pub fn fail_sums_after(&self, sums: Option<u32>) {
+        // SAFETY: `emulation/stub_nccl.cpp` has this type there.
+        let set = unsafe {
+            self.nccl
+                .get::<unsafe extern "C" fn(c_long)>(b"pointsman_stub_nccl_fail_after")
+        };
+        let set = set.expect("the emulation has its switches");
+        // SAFETY: takes a number and keeps it.
+        unsafe { set(sums.map_or(-1, c_long::from)) };
+    }
+
+    /// Number of communicators that nobody has let go of.
+    #[must_use]
+    pub fn communicators(&self) -> i64 {
+        // SAFETY: `emulation/stub_nccl.cpp` has this type there.
+        let get = unsafe {
+            self.nccl
+                .get::<unsafe extern "C" fn() -> c_long>(b"pointsman_stub_nccl_communicators")
+        };
+        let get = get.expect("the emulation has its switches");
+        // SAFETY: returns a number.
+        unsafe { get() }
     }
 
     /// Has copies between this machine and the device fail after so many more; absent: none does.

@@ -2,7 +2,8 @@
 //! and is one launch from then on.
 //!
 //! A recorded step is made for the addresses at which its memory was: once other memory is taken, it is
-//! forgotten. So that it takes none itself, a shape is run as it is first.
+//! forgotten. So that it takes none itself, a shape is run as it is first. Whether memory was taken is counted rather
+//! than seen by its address: ranks that compute a model together, of which the first decides for all, count the same.
 //!
 //! While a thread records, no other may have a driver wait for all of a device: that breaks the record, and fails
 //! itself. What does so takes [`quiet`] first.
@@ -84,8 +85,8 @@ pub(crate) struct Graphs {
 #[derive(Debug)]
 struct Remembered {
     shape: StepShape,
-    /// The addresses of the memory that its steps use.
-    addresses: Vec<u64>,
+    /// Number of times that memory had been taken for its steps.
+    taken: u64,
     graph: Option<StepGraph>,
 }
 
@@ -96,53 +97,63 @@ pub(crate) struct StepGraph(CudaGraph);
 unsafe impl Send for StepGraph {}
 
 /// The way in which a step is to be made.
-pub(crate) enum Launch<'a> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
     /// As it was recorded.
-    Recorded(&'a StepGraph),
+    Recorded(StepShape),
     /// It is to be recorded, and then launched.
-    Record,
-    /// One launch after the other.
-    EachAlone,
+    Record(StepShape),
+    /// One launch after the other; the shape is remembered, if another step may have it.
+    EachAlone(Option<StepShape>),
+}
+
+impl Way {
+    /// Keeps others quiet for as long as the step is recorded, if it is to be.
+    pub(crate) fn quiet(self) -> Option<MutexGuard<'static, ()>> {
+        matches!(self, Self::Record(_)).then(quiet)
+    }
 }
 
 impl Graphs {
-    /// Finds out how a step is to be made, whose memory is at these addresses.
-    pub(crate) fn find(&self, shape: StepShape, addresses: &[u64]) -> Launch<'_> {
-        let mut shapes = self.shapes.iter();
-        let known = shapes.find(|known| known.shape == shape && known.addresses == addresses);
-        match known.map(|known| &known.graph) {
-            Some(Some(graph)) => Launch::Recorded(graph),
-            Some(None) => Launch::Record,
-            None => Launch::EachAlone,
+    /// Finds out how a step is to be made, once memory was taken so often.
+    pub(crate) fn way(&self, shape: StepShape, taken: u64) -> Way {
+        match self.find(shape, taken).map(|known| &known.graph) {
+            Some(Some(_)) => Way::Recorded(shape),
+            Some(None) => Way::Record(shape),
+            None => Way::EachAlone(Some(shape)),
         }
     }
 
+    /// The record of such a step.
+    pub(crate) fn recorded(&self, shape: StepShape, taken: u64) -> Option<&StepGraph> {
+        self.find(shape, taken)?.graph.as_ref()
+    }
+
+    fn find(&self, shape: StepShape, taken: u64) -> Option<&Remembered> {
+        let mut shapes = self.shapes.iter();
+        shapes.find(|known| known.shape == shape && known.taken == taken)
+    }
+
     /// Remembers a step that was made, with its record if there is one.
-    pub(crate) fn remember(
-        &mut self,
-        shape: StepShape,
-        addresses: Vec<u64>,
-        graph: Option<StepGraph>,
-    ) {
+    pub(crate) fn remember(&mut self, shape: StepShape, taken: u64, graph: Option<StepGraph>) {
         self.shapes.retain(|known| known.shape != shape);
         if self.shapes.len() == SHAPES_MAX {
             self.shapes.pop_front();
         }
         self.shapes.push_back(Remembered {
             shape,
-            addresses,
+            taken,
             graph,
         });
     }
 }
 
 impl StepGraph {
-    /// Records what `launches` has a stream do, which is not done.
+    /// Records what `launches` has a stream do, which is not done. Others are kept quiet.
     pub(crate) fn record(
         stream: &Arc<CudaStream>,
         launches: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<Self, DeviceError> {
-        let _quiet = quiet();
         // Other threads may make steps meanwhile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream.begin_capture(mode).map_err(failed)?;

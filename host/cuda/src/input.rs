@@ -61,6 +61,8 @@ pub(crate) struct TilesAt {
 /// Numbers on the device, in parts.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceNumbers {
+    /// Number of times that memory was taken for them.
+    pub(crate) taken: u64,
     numbers: Option<CudaSlice<i32>>,
 }
 
@@ -235,6 +237,7 @@ impl DeviceNumbers {
         if room < numbers.len() {
             self.numbers = None;
             self.numbers = Some(alloc(stream, numbers.len().next_power_of_two())?);
+            self.taken += 1;
         }
         let mut at = 0;
         if let Some(memory) = &mut self.numbers {

@@ -2,8 +2,8 @@
 //! them so.
 //!
 //! [`probe::devices`] says which devices there are, or why there are none. A [`CudaDevice`] is one of
-//! them with its KV pool, which the [`CudaBackend`]s of all its executors share. Neither the driver nor
-//! cuBLAS is linked: a host without them starts as any other.
+//! them with its KV pool, which the [`CudaBackend`]s of all its executors share; [`CudaRanks`] are several that compute
+//! models together, by NCCL. Neither the driver nor cuBLAS nor NCCL is linked: a host without them starts as any other.
 //!
 //! The kernels are in `kernels`, and with them their PTX, which `cargo xtask kernels` makes and every
 //! driver from 550 on takes. [`module`] checks each launch against the parameters in the PTX.
@@ -16,7 +16,9 @@
 //! 3. Logits are those of the processors within the precision of bf16 (`tests/backend.rs`).
 //! 4. Weights go to a device piece by piece through pinned memory, of which loading has a fixed amount
 //!    (`tests/loading.rs`).
-//! 5. Tokens are those that the engine's sampler chooses by the same rows (`tests/choice.rs`).
+//! 5. A model that is split over several devices has the logits of the whole within the precision of bf16, and keeps
+//!    the contract as well; a rank that fails keeps no other waiting (`tests/ranks.rs`).
+//! 6. Tokens are those that the engine's sampler chooses by the same rows (`tests/choice.rs`).
 //!
 //! With `POINTSMAN_CUDA_TESTS=device` the tests run on a real device, which has to be there.
 //!
@@ -36,24 +38,30 @@ mod buffer;
 #[cfg(feature = "test-util")]
 pub mod ceilings;
 mod choice;
+mod comm;
 mod device;
+mod devices;
 #[cfg(feature = "test-util")]
 pub mod emulation;
 mod graphs;
 mod input;
 pub mod module;
+mod nccl;
 mod ops;
 mod pinned;
 pub mod probe;
 mod products;
+mod ranks;
 mod swaps;
 mod upload;
 mod weights;
 
 pub use backend::{BLAS_BYTES, CudaBackend, kv_bytes_per_token};
 pub use device::CudaDevice;
+pub use devices::{CudaDevices, Room};
 #[cfg(feature = "test-util")]
 pub use products::fp8_case;
+pub use ranks::{CudaRanks, RanksBackend};
 pub use weights::weight_bytes;
 
 use std::ffi::CStr;

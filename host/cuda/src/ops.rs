@@ -10,11 +10,14 @@ use pointsman_engine::backend::DeviceError;
 use pointsman_model::config::LlamaConfig;
 use pointsman_model::graph::HeadNorms;
 use pointsman_model::ops::Ops;
+use pointsman_model::split::Rank;
 
 use crate::buffer::{Rows, address};
+use crate::comm::{Comm, Launching};
 use crate::graphs::StepShape;
 use crate::input::{HeadParts, InputAt, InputBatch, as_i32};
 use crate::module::{Arg, Grid, Kernel, Module};
+use crate::nccl::Bf16At;
 use crate::products::{Outputs, Products};
 use crate::weights::DeviceMatrix;
 
@@ -72,6 +75,9 @@ pub(crate) struct CudaOps<'a> {
     pub(crate) attention: &'a mut Attention,
     /// Weights on their way from FP8 to a product.
     pub(crate) widened: &'a mut Rows,
+    /// The way to the other ranks, if there are any.
+    pub(crate) comm: Option<&'a mut Comm>,
+    pub(crate) launching: Launching,
     /// The first failure.
     pub(crate) failed: Option<DeviceError>,
 }
@@ -146,8 +152,25 @@ impl Ops for CudaOps<'_> {
         });
     }
 
+    /// The first rank has them alone.
     fn logits(&mut self, x: &Rows, head: &DeviceMatrix, out: &mut Rows) {
-        self.attempt(|ops| ops.product(x, head, Outputs::F32, out));
+        let rank = self.comm.as_ref().map_or(Rank::ONLY, |comm| comm.rank());
+        if rank.is_first() {
+            self.attempt(|ops| ops.product(x, head, Outputs::F32, out));
+        }
+    }
+
+    fn sum(&mut self, rows: &mut Rows) {
+        self.attempt(|ops| {
+            let Some(comm) = &mut ops.comm else {
+                return Ok(());
+            };
+            let numbers = Bf16At {
+                at: rows.address(ops.stream),
+                count: rows.count * ops.config.hidden_size,
+            };
+            comm.sum(ops.stream, numbers, ops.launching)
+        });
     }
 
     fn norm_heads(&mut self, qkv: &mut Rows, norms: &HeadNorms<CudaSlice<f32>>) {

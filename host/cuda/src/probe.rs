@@ -49,6 +49,32 @@ pub enum NoDevice {
         /// The number of devices.
         devices: usize,
     },
+    /// NCCL is not there.
+    #[error(
+        "libnccl.so.2 is not found, by which several CUDA devices compute a model together; install NCCL (package \
+         nvidia-nccl-cu12 of PyPI, or libnccl2 of NVIDIA's repository) and name its folder in LD_LIBRARY_PATH"
+    )]
+    NoNccl,
+    /// NCCL lacks a function.
+    #[error("libnccl.so.2 has no {missing}: it is older than 2.14; install a newer NCCL")]
+    OldNccl {
+        /// The name of the function.
+        missing: &'static str,
+    },
+    /// Devices that are to compute a model together are of different kinds.
+    #[error(
+        "CUDA device {one} has compute capability {}.{}, and device {other} {}.{}; devices that compute a model \
+         together are to be of one kind",
+        capabilities[0].0, capabilities[0].1, capabilities[1].0, capabilities[1].1
+    )]
+    Unlike {
+        /// The number of the first device.
+        one: usize,
+        /// The number of another.
+        other: usize,
+        /// The compute capabilities of both.
+        capabilities: [(i32, i32); 2],
+    },
     /// The device is too old.
     #[error(
         "CUDA device {ordinal} ({name}) has compute capability {}.{}, and the kernels want 8.0 or newer",

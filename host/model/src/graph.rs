@@ -42,7 +42,7 @@ pub struct Layer<M, V> {
 }
 
 /// The norms of one head's queries and keys, the same for all heads: `head_dim` numbers each.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct HeadNorms<V> {
     /// The norm of queries.
     pub query: V,
@@ -226,10 +226,12 @@ pub fn forward<O: Ops>(
         ops.rope_write_kv(index, &mut at.qkv);
         ops.attention(index, &at.qkv, &mut at.attended);
         project(ops, &at.attended, &layer.output, &mut at.delta);
+        ops.sum(&mut at.delta);
         ops.add_rmsnorm(&at.delta, &mut at.hidden, &layer.mlp_norm, &mut at.normed);
         project(ops, &at.normed, &layer.gate_up, &mut at.gate_up);
         ops.silu_mul(&at.gate_up, &mut at.gated);
         project(ops, &at.gated, &layer.down, &mut at.delta);
+        ops.sum(&mut at.delta);
         let next = model.layers.get(index + 1);
         let norm = next.map_or(&model.norm, |next| &next.attention_norm);
         ops.add_rmsnorm(&at.delta, &mut at.hidden, norm, &mut at.normed);

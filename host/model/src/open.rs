@@ -67,6 +67,15 @@ impl OpenModel {
         })
     }
 
+    /// A model of these parts, which belong together.
+    pub(super) fn of_parts(config: LlamaConfig, weights: StoredLlama, rotation: Rotation) -> Self {
+        Self {
+            config,
+            weights,
+            rotation,
+        }
+    }
+
     /// The model's architecture.
     #[must_use]
     pub fn config(&self) -> &LlamaConfig {

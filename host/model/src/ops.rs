@@ -46,6 +46,10 @@ pub trait Ops {
         out: &mut Self::Activations,
     );
 
+    /// Adds up what all ranks of a split model ([`super::split`]) have of these rows; a model that is whole has all of
+    /// it.
+    fn sum(&mut self, _rows: &mut Self::Activations) {}
+
     /// Puts each query and each key through its norm.
     fn norm_heads(&mut self, qkv: &mut Self::Activations, norms: &HeadNorms<Self::Vector>);
 

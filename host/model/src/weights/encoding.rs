@@ -65,6 +65,11 @@ impl Encoding {
         cols / unit.numbers * unit.bytes
     }
 
+    /// Numbers of a row that are only read together.
+    pub(super) fn block(self) -> usize {
+        self.unit().numbers
+    }
+
     pub(super) fn is_bf16(self) -> bool {
         matches!(self, Self::Bf16)
     }

@@ -152,6 +152,30 @@ impl Fp8Tensor {
         self.codes.rows()
     }
 
+    /// Numbers of a row that have a scale together; absent: all of the row.
+    pub(crate) fn scaled_cols(&self, cols: usize) -> Option<usize> {
+        (self.scales.cols_each < cols).then_some(self.scales.cols_each)
+    }
+
+    /// These of its rows, of so many numbers each.
+    pub(crate) fn rows_part(&self, rows: Range<usize>, cols: usize) -> Self {
+        Self {
+            scales: self
+                .scales
+                .part((self.rows(), cols), (rows.clone(), 0..cols)),
+            codes: self.codes.rows_part(rows),
+        }
+    }
+
+    /// These numbers of its rows, of `cols` numbers each: those of whole blocks.
+    pub(crate) fn cols_part(&self, part: Range<usize>, cols: usize) -> Self {
+        let rows = self.rows();
+        Self {
+            scales: self.scales.part((rows, cols), (0..rows, part.clone())),
+            codes: self.codes.cols_part(part),
+        }
+    }
+
     /// Bytes of its codes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -183,6 +207,32 @@ impl Scales {
     pub fn at(&self, cols: usize, row: usize, col: usize) -> f32 {
         let across = cols.div_ceil(self.cols_each);
         self.numbers[row / self.rows_each * across + col / self.cols_each]
+    }
+
+    /// The scales of a part of a matrix of so many rows and columns: of each row, where the part does not begin with a
+    /// block of rows.
+    fn part(
+        &self,
+        (all_rows, all_cols): (usize, usize),
+        (rows, cols): (Range<usize>, Range<usize>),
+    ) -> Self {
+        let rows_each = match self.rows_each {
+            each if each >= all_rows => rows.len().next_multiple_of(BLOCK),
+            each if rows.start.is_multiple_of(each) => each,
+            _ => 1,
+        };
+        let cols_each = match self.cols_each {
+            each if each >= all_cols => cols.len(),
+            each => each,
+        };
+        let across = || cols.clone().step_by(cols_each);
+        let down = rows.step_by(rows_each);
+        let numbers = down.flat_map(|row| across().map(move |col| self.at(all_cols, row, col)));
+        Self {
+            rows_each,
+            cols_each,
+            numbers: numbers.collect(),
+        }
     }
 }
 

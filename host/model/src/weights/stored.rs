@@ -26,6 +26,18 @@ pub struct StoredTensor {
     encoding: Encoding,
     place: Place,
     order: RowOrder,
+    window: Window,
+}
+
+/// The part of a tensor in what is stored.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// The stored row that is its first.
+    first_row: usize,
+    /// The number of a stored row that is the first of its own.
+    first_col: usize,
+    /// Numbers in a stored row.
+    cols: usize,
 }
 
 /// The place of a tensor's bytes.
@@ -63,6 +75,11 @@ impl StoredTensor {
             encoding,
             place,
             order: RowOrder::AsStored,
+            window: Window {
+                first_row: 0,
+                first_col: 0,
+                cols,
+            },
         }
     }
 
@@ -76,8 +93,56 @@ impl StoredTensor {
             rows,
             cols,
             order,
+            window: Window {
+                cols,
+                ..self.window
+            },
             ..self
         }
+    }
+
+    /// These of its rows: of whole heads, where halves of heads alternate.
+    pub(crate) fn rows_part(&self, rows: Range<usize>) -> Self {
+        let order = match self.order {
+            RowOrder::AsStored => RowOrder::AsStored,
+            RowOrder::Alternating { heads } => {
+                let head = self.rows / heads;
+                assert!(rows.start.is_multiple_of(head) && rows.end.is_multiple_of(head));
+                let heads = rows.len() / head;
+                RowOrder::Alternating { heads }
+            }
+        };
+        let mut part = self.clone();
+        part.order = order;
+        part.rows = rows.len();
+        part.window.first_row += rows.start;
+        part
+    }
+
+    /// These numbers of each of its rows: whole blocks.
+    pub(crate) fn cols_part(&self, cols: Range<usize>) -> Self {
+        let mut part = self.clone();
+        part.cols = cols.len();
+        part.window.first_col += cols.start;
+        part
+    }
+
+    /// These numbers of a vector.
+    pub(crate) fn vector_part(&self, numbers: Range<usize>) -> Self {
+        match self.rows {
+            1 => self.cols_part(numbers),
+            _ => self.rows_part(numbers),
+        }
+    }
+
+    /// Number of its numbers.
+    pub(crate) fn numbers(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// Numbers of a row that are only read together.
+    pub(crate) fn block(&self) -> usize {
+        self.encoding.block()
     }
 
     /// Number of rows.
@@ -189,9 +254,24 @@ impl StoredTensor {
     }
 
     fn read_stored(&self, first: usize, raw: &mut [u8]) -> Result<(), WeightsError> {
+        let Window {
+            first_row,
+            first_col,
+            cols,
+        } = self.window;
+        let number = |row: usize| (first_row + first + row) * cols + first_col;
+        if self.cols == cols {
+            return self.read_run(number(0), raw);
+        }
+        let mut rows = raw.chunks_exact_mut(self.row_bytes()).enumerate();
+        rows.try_for_each(|(row, raw)| self.read_run(number(row), raw))
+    }
+
+    /// Reads what is stored from this number on.
+    fn read_run(&self, first: usize, raw: &mut [u8]) -> Result<(), WeightsError> {
         match &self.place {
             Place::File(file, start) => {
-                let offset = start + (first * self.row_bytes()) as u64;
+                let offset = start + self.encoding.bytes_of_row(first) as u64;
                 file.read_at(offset, raw)
                     .map_err(|source| WeightsError::Unread {
                         tensor: self.name.clone(),
@@ -200,7 +280,7 @@ impl StoredTensor {
                     })
             }
             Place::Made(made) => {
-                made.fill(first * self.cols, raw);
+                made.fill(first, raw);
                 Ok(())
             }
         }
