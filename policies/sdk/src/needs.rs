@@ -1,8 +1,7 @@
 //! What the hooks of a policy read: sets of [`Feed`] flags that belong together, and the description
 //! that the host is given.
 
-use crate::instance::Hook;
-use crate::wire::lifecycle::{self, Feed, Need, Setting};
+use crate::wire::lifecycle::{self, Feed, Hook, Need, Setting};
 
 impl Feed {
     /// The kinds of rows that [`Mirror::executors`](crate::Mirror::executors) shows, models on them aside.
@@ -16,14 +15,27 @@ impl Feed {
         .union(Self::MODELS);
 }
 
-/// The wishes of a policy's hooks.
+/// The wishes of one hook of a policy.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub struct Asks {
-    /// The kinds of rows that each hook reads.
-    pub needs: &'static [(Hook, Feed)],
+pub struct Ask {
+    /// The hook.
+    pub hook: Hook,
+    /// The kinds of rows that it reads.
+    pub feed: Feed,
     /// True if the order of a single request is asked for.
     pub orders_one: bool,
+}
+
+impl Ask {
+    /// The wishes of a hook that reads these kinds of rows.
+    pub(crate) const fn new(hook: Hook, feed: Feed) -> Self {
+        Self {
+            hook,
+            feed,
+            orders_one: false,
+        }
+    }
 }
 
 /// A policy in its author's words: the description that the host is given, but for its settings and
@@ -46,10 +58,10 @@ impl Description {
     /// The description with what the policy's hooks ask for, and its settings.
     #[doc(hidden)]
     #[must_use]
-    pub fn with(self, asks: Asks, settings: Vec<Setting>) -> lifecycle::Description {
-        let needs = asks.needs.iter().map(|&(hook, feed)| Need {
-            hook: hook.into(),
-            feed,
+    pub fn with(self, asks: &[Ask], settings: Vec<Setting>) -> lifecycle::Description {
+        let needs = asks.iter().map(|ask| Need {
+            hook: ask.hook,
+            feed: ask.feed,
         });
         lifecycle::Description {
             name: self.name,
@@ -58,21 +70,8 @@ impl Description {
             needs: needs.collect(),
             reasons: self.reasons,
             state_version: self.state_version,
-            orders_one: asks.orders_one,
+            orders_one: asks.iter().any(|ask| ask.orders_one),
             settings,
-        }
-    }
-}
-
-impl From<Hook> for lifecycle::Hook {
-    fn from(hook: Hook) -> Self {
-        match hook {
-            Hook::Admission => Self::Admission,
-            Hook::Priority => Self::Priority,
-            Hook::Routing => Self::Routing,
-            Hook::Preemption => Self::Preemption,
-            Hook::Budget => Self::Budget,
-            Hook::Explanation => Self::Explanation,
         }
     }
 }

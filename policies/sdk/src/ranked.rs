@@ -6,18 +6,18 @@ use crate::case::Case;
 use crate::executor::Executor;
 use crate::explain;
 use crate::fleet::{Fleet, Place};
+use crate::hooks::explanation::Explanation;
 use crate::index::{ExecutorIndex, Reach};
 use crate::mirror::Mirror;
 use crate::needs::Description;
-use crate::policy::{Admission, Budget, Explanation, Policy, Preemption, Priority};
+use crate::policy::Policy;
 use crate::ranking::Ranking;
 use crate::router::{Pick, Router};
 use crate::turns::Turns;
 use crate::wire::explanation::Candidate;
 use crate::wire::lifecycle::{Feed, Setting};
 use crate::wire::routing::Verdict;
-use crate::wire::types::{AskedRequest, Change, Moment, Request};
-use crate::wire::{admission, budget, preemption};
+use crate::wire::types::{Change, Request};
 
 /// A policy that routes by ranking executors, the same way for every request.
 ///
@@ -221,6 +221,11 @@ impl<P: Ranked> Explanation for ByRank<P> {
 }
 
 impl<P: Ranked> ByRank<P> {
+    /// The policy that ranks, which may have other hooks.
+    pub(crate) fn inner(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
     /// The first executor in order of rank that can take the request, in a group if one is given.
     fn best(&mut self, case: &Case<'_>, group: Option<u32>) -> Option<Pick> {
         let request = case.request;
@@ -256,63 +261,4 @@ impl<P: Ranked> ByRank<P> {
 fn bound(case: &Case<'_>) -> Option<u32> {
     let group = case.request.group;
     group.filter(|_| case.hold_end().is_some())
-}
-
-impl<P: Ranked + Admission> Admission for ByRank<P> {
-    const NEEDS: Feed = <P as Admission>::NEEDS;
-
-    fn admit(
-        &mut self,
-        mirror: &Mirror,
-        at: Moment,
-        arrivals: &[AskedRequest],
-        room: u32,
-    ) -> Vec<admission::Verdict> {
-        self.policy.admit(mirror, at, arrivals, room)
-    }
-}
-
-impl<P: Ranked + Priority> Priority for ByRank<P> {
-    const NEEDS: Feed = <P as Priority>::NEEDS;
-    const ORDERS_ONE: bool = <P as Priority>::ORDERS_ONE;
-
-    fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
-        self.policy.order(mirror, at, requests)
-    }
-}
-
-impl<P: Ranked + Preemption> Preemption for ByRank<P> {
-    const NEEDS: Feed = <P as Preemption>::NEEDS;
-
-    fn evict(
-        &mut self,
-        mirror: &Mirror,
-        at: Moment,
-        shortage: &preemption::Shortage,
-    ) -> Option<preemption::Eviction> {
-        self.policy.evict(mirror, at, shortage)
-    }
-}
-
-impl<P: Ranked + Budget> Budget for ByRank<P> {
-    const NEEDS: Feed = <P as Budget>::NEEDS;
-
-    fn allot(
-        &mut self,
-        mirror: &Mirror,
-        at: Moment,
-        tokens: &budget::DeviceTokens,
-    ) -> budget::Allotments {
-        self.policy.allot(mirror, at, tokens)
-    }
-
-    fn arrange(
-        &mut self,
-        mirror: &Mirror,
-        at: Moment,
-        executor: u32,
-        sequences: &[u64],
-    ) -> budget::Arrangement {
-        self.policy.arrange(mirror, at, executor, sequences)
-    }
 }

@@ -3,10 +3,11 @@
 use crate::case::Case;
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Place, Seat};
+use crate::hooks::routing::Routing;
 use crate::index::update_placed;
 use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
-use crate::policy::{Policy, Routing};
+use crate::policy::Policy;
 use crate::wire::lifecycle::Feed;
 use crate::wire::routing::{Choice, Verdict};
 use crate::wire::types::{Cached, Moment};

@@ -203,7 +203,7 @@ fn the_host_is_told_what_each_hook_needs() {
     let [need] = &curious::instance().describe().needs[..] else {
         panic!("there is one hook");
     };
-    assert_eq!(need.hook, lifecycle::Hook::Priority);
+    assert_eq!(need.hook, Hook::Priority);
     assert_eq!(need.feed, Feed::EXECUTORS | Feed::LOADS);
 }
 
