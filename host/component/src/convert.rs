@@ -8,7 +8,8 @@
 //! An empty list within a row is absent on the wire, since each list costs a call into the guest to
 //! allocate it.
 
-mod answers;
+mod description;
+mod hooks;
 
 /// Writes, into the module it is invoked in, functions that convert the core's rows to the
 /// types of the given module, which has a module for each interface, and the answers back.
@@ -29,7 +30,8 @@ macro_rules! conversions {
 
         $crate::conversions_of_rows!();
         $crate::conversions_of_requests!();
-        $crate::conversions_of_answers!();
+        $crate::conversions_of_description!();
+        $crate::conversions_of_hooks!();
     };
 }
 
@@ -206,7 +208,7 @@ macro_rules! conversions_of_rows {
     };
 }
 
-/// Part of [`conversions`]: the rows about requests, and what questions pass.
+/// Part of [`conversions`]: the rows about requests.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conversions_of_requests {
@@ -312,34 +314,6 @@ macro_rules! conversions_of_requests {
                 ttft_micros: row.ttft_micros,
                 total_micros: row.total_micros,
                 ok: row.ok,
-            }
-        }
-
-        pub(crate) fn device_tokens(
-            (device, tokens_total): (interface::DeviceId, u32),
-            used: &[interface::TokensUsed],
-        ) -> wire::budget::DeviceTokens {
-            let used = used.iter().map(|used| wire::budget::TokensUsed {
-                executor: used.executor.0,
-                tokens: used.tokens,
-            });
-            wire::budget::DeviceTokens {
-                device: device.0,
-                tokens_total,
-                used: used.collect(),
-            }
-        }
-
-        pub(crate) fn shortage(shortage: &interface::Shortage) -> wire::preemption::Shortage {
-            wire::preemption::Shortage {
-                cause: match shortage.cause {
-                    interface::ShortageCause::Slots => wire::preemption::Cause::Slots,
-                    interface::ShortageCause::Blocks => wire::preemption::Cause::Blocks,
-                    interface::ShortageCause::Models => wire::preemption::Cause::Models,
-                },
-                needy: shortage.needy.0,
-                executor: shortage.executor.map(|id| id.0),
-                blocks: shortage.blocks,
             }
         }
     };

@@ -12,25 +12,23 @@ use std::fmt;
 use std::time::Duration;
 
 use pointsman_interface::rows::{Cached, Change, Extent, Request};
-use pointsman_interface::{Bounds, FaultKind, HookSet, Micros, Moment, Question, Reply, RequestId};
+use pointsman_interface::{Bounds, FaultKind, HookSet, Micros, Moment, Question, Reply};
 use pointsman_notation::untrusted;
-use wasmtime::component::InstancePre;
 use wasmtime::{Store, Trap};
 
-use crate::bindings::{
-    admission, budget, explanation, lifecycle, preemption, priority, routing, types,
-};
-use crate::component::{LoadError, PolicyComponent};
+use crate::component::PolicyComponent;
 use crate::fault::Fault;
 use crate::instance::{Candidate, Instance, LogLine, PolicyDescription};
 use crate::limits::Limits;
-use crate::scan::Exports;
 use crate::store::{StoreState, thread_time};
 use faults::{EndedCall, fault};
+pub(crate) use hooks::Indices;
+use hooks::{Buffers, Guest, exported};
 use lifted::Lifted;
 use pace::Pace;
 
 mod faults;
+mod hooks;
 mod lifted;
 mod pace;
 #[cfg(test)]
@@ -57,82 +55,6 @@ pub struct WasmInstance {
     has_faulted: bool,
     fuel_last: u64,
     pace: Pace,
-}
-
-/// Buffers into which rows are converted.
-#[derive(Default)]
-struct Buffers {
-    asked: Vec<types::AskedRequest>,
-    sequences: Vec<u64>,
-    changes: Vec<types::Change>,
-    cached: Vec<types::Cached>,
-}
-
-/// Defines [`Indices`] and [`Guest`] for `lifecycle` and for these interfaces, which a component
-/// may leave out.
-macro_rules! interfaces {
-    ($($interface:ident),+) => {
-        /// The positions of the component's exported functions.
-        pub(crate) struct Indices {
-            lifecycle: lifecycle::GuestIndices,
-            $($interface: Option<$interface::GuestIndices>,)+
-        }
-
-        /// The functions that the component exports.
-        struct Guest {
-            lifecycle: lifecycle::Guest,
-            $($interface: Option<$interface::Guest>,)+
-        }
-
-        impl Indices {
-            /// Finds the functions of the interfaces that a component exports.
-            pub(crate) fn find(
-                pre: &InstancePre<StoreState>,
-                exports: &Exports,
-            ) -> Result<Self, LoadError> {
-                Ok(Self {
-                    lifecycle: whole("lifecycle", lifecycle::GuestIndices::new(pre))?,
-                    $($interface: exports
-                        .has(stringify!($interface))
-                        .then(|| whole(stringify!($interface), $interface::GuestIndices::new(pre)))
-                        .transpose()?,)+
-                })
-            }
-        }
-
-        impl Guest {
-            fn load(
-                store: &mut Store<StoreState>,
-                instance: &wasmtime::component::Instance,
-                indices: &Indices,
-            ) -> wasmtime::Result<Self> {
-                Ok(Self {
-                    lifecycle: indices.lifecycle.load(&mut *store, instance)?,
-                    $($interface: indices
-                        .$interface
-                        .as_ref()
-                        .map(|indices| indices.load(&mut *store, instance))
-                        .transpose()?,)+
-                })
-            }
-        }
-    };
-}
-
-interfaces!(
-    admission,
-    priority,
-    routing,
-    preemption,
-    budget,
-    explanation
-);
-
-fn whole<I>(interface: &'static str, found: wasmtime::Result<I>) -> Result<I, LoadError> {
-    found.map_err(|error| LoadError::WrongShape {
-        interface,
-        detail: format!("{error:#}"),
-    })
 }
 
 /// The body of one call.
@@ -254,31 +176,6 @@ impl WasmInstance {
     }
 }
 
-impl Buffers {
-    /// Converts the rows that a question passes.
-    fn fill(&mut self, question: &Question<'_>) {
-        match question {
-            Question::Admission {
-                arrivals: requests, ..
-            }
-            | Question::Priority(requests) => {
-                self.asked.clear();
-                self.asked
-                    .extend(requests.iter().map(convert::asked_request));
-            }
-            Question::Routing(requests) => {
-                self.cached.clear();
-                self.cached.extend(requests.iter().map(convert::cached));
-            }
-            Question::Arrangement { sequences, .. } => {
-                self.sequences.clear();
-                self.sequences.extend(sequences.iter().map(|id| id.0));
-            }
-            Question::Preemption(_) | Question::Budget { .. } => {}
-        }
-    }
-}
-
 impl fmt::Debug for WasmInstance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WasmInstance")
@@ -295,14 +192,6 @@ fn begin(store: &mut Store<StoreState>, limits: &Limits, fuel: u64) -> wasmtime:
     let ticks = store.data_mut().begin(limits, fuel);
     store.set_epoch_deadline(ticks);
     Ok(())
-}
-
-/// Returns the function of a hook. A hook that `hooks` does not name is never called; a call would
-/// be a fault.
-fn exported<'a, G>(guest: &'a Option<G>, hook: &'static str) -> wasmtime::Result<&'a G> {
-    guest
-        .as_ref()
-        .ok_or_else(|| wasmtime::Error::msg(format!("{hook} is not exported")))
 }
 
 // === impl Instance ===
@@ -348,46 +237,7 @@ impl Instance for WasmInstance {
         self.buffers.fill(question);
         let (hook, at) = (question.hook().as_str(), convert::moment(at));
         self.pass(hook, question.rows(), &mut |store, guest, buffers| {
-            Ok(match question {
-                Question::Admission { room, .. } => {
-                    let admission = exported(&guest.admission, hook)?;
-                    let verdicts = admission.call_admit(store, at, &buffers.asked, *room)?;
-                    let verdicts = verdicts.into_iter().map(convert::admission_verdict);
-                    Reply::Admission(verdicts.collect())
-                }
-                Question::Priority(_) => {
-                    let priority = exported(&guest.priority, hook)?;
-                    let order = priority.call_order(store, at, &buffers.asked)?;
-                    Reply::Priority(order.into_iter().map(RequestId).collect())
-                }
-                Question::Routing(_) => {
-                    let routing = exported(&guest.routing, hook)?;
-                    let verdicts = routing.call_route(store, at, &buffers.cached)?;
-                    let verdicts = verdicts.into_iter().map(convert::routing_verdict);
-                    Reply::Routing(verdicts.collect())
-                }
-                Question::Preemption(shortage) => {
-                    let preemption = exported(&guest.preemption, hook)?;
-                    let eviction = preemption.call_evict(store, at, convert::shortage(shortage))?;
-                    Reply::Preemption(eviction.map(convert::eviction))
-                }
-                Question::Budget {
-                    device,
-                    tokens_total,
-                    used,
-                } => {
-                    let budget = exported(&guest.budget, hook)?;
-                    let tokens = convert::device_tokens((*device, *tokens_total), used);
-                    let allotments = budget.call_allot(store, at, &tokens)?;
-                    Reply::Budget(convert::allotments(allotments))
-                }
-                Question::Arrangement { executor, .. } => {
-                    let budget = exported(&guest.budget, hook)?;
-                    let sequences = &buffers.sequences;
-                    let said = budget.call_arrange(store, at, executor.0, sequences)?;
-                    Reply::Arrangement(convert::arrangement(said))
-                }
-            })
+            guest.ask(store, at, question, buffers)
         })
     }
 

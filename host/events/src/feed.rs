@@ -15,10 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::changes::{ChangeLog, News, RowKey, Stamp};
-use pointsman_interface::rows::{AskedRequest, Cached, Change, Extent};
-use pointsman_interface::{
-    Eviction, ExecutorId, Needs, Question, Reply, RequestId, RowKind, RowKinds, admission, routing,
-};
+use pointsman_interface::rows::{Change, Extent};
+use pointsman_interface::{NamedRow, Needs, Question, Reply, RowKind, RowKinds};
 
 /// The rows of a machine, as a feed reads them.
 pub trait RowSource {
@@ -208,75 +206,17 @@ impl Named {
         }
     }
 
-    fn request(&mut self, request: RequestId, kinds: RowKinds) {
-        self.add(RowKey::Waiting(request), kinds);
-        self.add(RowKey::Sequence(request), kinds);
-    }
-
-    fn executor(&mut self, executor: ExecutorId, kinds: RowKinds) {
-        self.add(RowKey::Load(executor), kinds);
-    }
-
-    /// Notes the requests and executors that the reply of a policy with these needs to a question
-    /// named. An order counts on nothing that could be refused, and an executor's row says nothing
-    /// of its allotment.
+    /// Notes the rows that the reply of a policy with these needs to a question named.
     #[inline]
     pub fn by_reply(&mut self, needs: &Needs, question: &Question<'_>, reply: &Reply) {
         let kinds = needs.of(question.hook());
-        match (question, reply) {
-            (Question::Admission { arrivals, .. }, Reply::Admission(verdicts)) => {
-                self.by_admit(arrivals, verdicts, kinds);
+        reply.named(question, |row| match row {
+            NamedRow::Request(request) => {
+                self.add(RowKey::Waiting(request), kinds);
+                self.add(RowKey::Sequence(request), kinds);
             }
-            (Question::Routing(requests), Reply::Routing(verdicts)) => {
-                self.by_route(requests, verdicts, kinds);
-            }
-            (Question::Preemption(_), Reply::Preemption(Some(eviction))) => {
-                self.by_evict(eviction, kinds);
-            }
-            (
-                Question::Admission { .. }
-                | Question::Priority(_)
-                | Question::Routing(_)
-                | Question::Preemption(_)
-                | Question::Budget { .. }
-                | Question::Arrangement { .. },
-                _,
-            ) => {}
-        }
-    }
-
-    fn by_admit(
-        &mut self,
-        arrivals: &[AskedRequest],
-        verdicts: &[admission::Verdict],
-        kinds: RowKinds,
-    ) {
-        for asked in arrivals {
-            self.request(asked.request, kinds);
-        }
-        for verdict in verdicts {
-            if let admission::Choice::Displace(displaced) = verdict.choice {
-                self.request(displaced.request, kinds);
-            }
-        }
-    }
-
-    fn by_route(&mut self, requests: &[Cached], verdicts: &[routing::Verdict], kinds: RowKinds) {
-        for (cached, verdict) in requests.iter().zip(verdicts) {
-            if let routing::Choice::Place(executors) = &verdict.choice {
-                self.request(cached.request, kinds);
-                if let Some(executor) = executors.first() {
-                    self.executor(*executor, kinds);
-                }
-            }
-        }
-    }
-
-    fn by_evict(&mut self, eviction: &Eviction, kinds: RowKinds) {
-        self.executor(eviction.executor, kinds);
-        for victim in &eviction.victims {
-            self.request(victim.request, kinds);
-        }
+            NamedRow::Load(executor) => self.add(RowKey::Load(executor), kinds),
+        });
     }
 }
 

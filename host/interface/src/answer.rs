@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::ids::{ExecutorId, Micros, RequestId};
+use crate::question::Question;
 
 /// The maker of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,6 +140,97 @@ pub enum Reply {
     Arrangement(Arrangement),
 }
 
+/// A row that a reply names, and on which its policy may have counted something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedRow {
+    /// The row of a request, waiting or placed.
+    Request(RequestId),
+    /// The load of an executor.
+    Load(ExecutorId),
+}
+
+// === impl Reply ===
+
+impl Reply {
+    /// Number of elements in the reply's lists: ids that the host looks up, verdicts that it checks.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        match self {
+            Reply::Admission(verdicts) => verdicts.len(),
+            Reply::Priority(requests) => requests.len(),
+            Reply::Routing(verdicts) => {
+                let places = verdicts.iter().map(|verdict| match &verdict.choice {
+                    routing::Choice::Place(executors) => executors.len(),
+                    routing::Choice::Hold(_) | routing::Choice::GiveUp => 0,
+                });
+                verdicts.len() + places.sum::<usize>()
+            }
+            Reply::Preemption(eviction) => {
+                let victims = eviction.as_ref().map(|eviction| eviction.victims.len());
+                victims.unwrap_or(0)
+            }
+            Reply::Budget(allotments) => allotments.engines.len(),
+            Reply::Arrangement(arrangement) => arrangement.first.len(),
+        }
+    }
+
+    /// Passes to `note` the rows that the reply to `question` names. An order counts on nothing that
+    /// could be refused, and an executor's row says nothing of its allotment.
+    #[inline]
+    pub fn named(&self, question: &Question<'_>, mut note: impl FnMut(NamedRow)) {
+        match (question, self) {
+            (Question::Admission { arrivals, .. }, Reply::Admission(verdicts)) => {
+                for asked in arrivals.iter() {
+                    note(NamedRow::Request(asked.request));
+                }
+                for verdict in verdicts {
+                    if let admission::Choice::Displace(displaced) = verdict.choice {
+                        note(NamedRow::Request(displaced.request));
+                    }
+                }
+            }
+            (Question::Routing(requests), Reply::Routing(verdicts)) => {
+                for (cached, verdict) in requests.iter().zip(verdicts) {
+                    if let routing::Choice::Place(executors) = &verdict.choice {
+                        note(NamedRow::Request(cached.request));
+                        if let Some(executor) = executors.first() {
+                            note(NamedRow::Load(*executor));
+                        }
+                    }
+                }
+            }
+            (Question::Preemption(_), Reply::Preemption(Some(eviction))) => {
+                note(NamedRow::Load(eviction.executor));
+                for victim in &eviction.victims {
+                    note(NamedRow::Request(victim.request));
+                }
+            }
+            (
+                Question::Admission { .. }
+                | Question::Priority(_)
+                | Question::Routing(_)
+                | Question::Preemption(_)
+                | Question::Budget { .. }
+                | Question::Arrangement { .. },
+                _,
+            ) => {}
+        }
+    }
+
+    /// The kinds of answers in the reply, as [`Hook::answers`](crate::Hook::answers) has them.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<&'static str> {
+        match self {
+            Reply::Admission(verdicts) => verdicts.iter().map(|it| it.choice.kind()).collect(),
+            Reply::Routing(verdicts) => verdicts.iter().map(|it| it.choice.kind()).collect(),
+            Reply::Preemption(Some(_)) => vec!["evicts"],
+            Reply::Budget(_) => vec!["allots"],
+            Reply::Arrangement(_) => vec!["arranges"],
+            Reply::Preemption(None) | Reply::Priority(_) => Vec::new(),
+        }
+    }
+}
+
 /// A policy that failed instead of answering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -214,6 +306,17 @@ pub mod admission {
         Displace(Displacement),
     }
 
+    impl Choice {
+        pub(super) const fn kind(self) -> &'static str {
+            match self {
+                Choice::Admit => "admits",
+                Choice::Park => "parks",
+                Choice::Shed(_) => "sheds",
+                Choice::Displace(_) => "displaces",
+            }
+        }
+    }
+
     /// A waiting request that makes room for an arrival.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -250,6 +353,16 @@ pub mod routing {
         Hold(Option<Micros>),
         /// Refuses the request now.
         GiveUp,
+    }
+
+    impl Choice {
+        pub(super) const fn kind(&self) -> &'static str {
+            match self {
+                Choice::Place(_) => "places",
+                Choice::Hold(_) => "holds",
+                Choice::GiveUp => "gives up",
+            }
+        }
     }
 
     /// A decision about a waiting request, with its reason.

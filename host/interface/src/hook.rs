@@ -58,6 +58,19 @@ impl Hook {
         }
     }
 
+    /// The kinds of answers that the hook has, by what they do, as [`Reply::kinds`](crate::Reply::kinds)
+    /// finds them in a reply. None for an order, which is always the same kind.
+    #[must_use]
+    pub fn answers(self) -> &'static [&'static str] {
+        match self {
+            Hook::Admission => &["admits", "parks", "sheds", "displaces"],
+            Hook::Priority => &[],
+            Hook::Routing => &["places", "holds", "gives up"],
+            Hook::Preemption => &["evicts"],
+            Hook::Budget => &["allots", "arranges"],
+        }
+    }
+
     fn bit(self) -> u8 {
         1 << self as u8
     }

@@ -22,10 +22,7 @@ mod question;
 mod refusal;
 pub mod rows;
 
-pub use answer::{
-    Allotment, Allotments, Answer, Arrangement, Author, EvictHow, Eviction, FaultKind, Otherwise,
-    PolicyFault, Reply, Victim, admission, routing,
-};
+pub use answer::*;
 pub use bounds::Bounds;
 pub use hook::{Hook, HookMap, HookSet};
 pub use ids::{
@@ -33,6 +30,6 @@ pub use ids::{
     ModelId, RequestId, Round, SessionKey, TenantId,
 };
 pub use needs::{Needs, RowKind, RowKinds};
-pub use question::{Question, Shortage, ShortageCause, TokensUsed};
+pub use question::*;
 pub use refusal::{Refusal, RefusalCause};
 pub use rows::Moment;

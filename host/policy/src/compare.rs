@@ -308,6 +308,27 @@ impl DecisionPair {
 // === impl ComparedChoice ===
 
 impl ComparedChoice {
+    /// The kind of the choice, in a word or two.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            ComparedChoice::Admission(admission::Choice::Admit) => "admit",
+            ComparedChoice::Admission(admission::Choice::Park) => "park",
+            ComparedChoice::Admission(admission::Choice::Shed(_)) => "shed",
+            ComparedChoice::Admission(admission::Choice::Displace(_)) => "displace",
+            ComparedChoice::Place(_, Some(_)) => "place",
+            ComparedChoice::Place(_, None) => "place where there is no room",
+            ComparedChoice::Hold => "hold",
+            ComparedChoice::GiveUp => "give up",
+            ComparedChoice::Next(_) => "next",
+            ComparedChoice::Evict(..) => "evict",
+            ComparedChoice::EvictNobody => "evict nobody",
+            ComparedChoice::Tokens(_) => "allot",
+            ComparedChoice::Arrange(_) => "serve",
+            ComparedChoice::Nothing => "nothing",
+        }
+    }
+
     /// The choice in words, with the names that `name` has for executors.
     #[must_use]
     pub fn words(&self, name: &dyn Fn(ExecutorId) -> String) -> String {

@@ -164,33 +164,29 @@ impl Instance for Scripted {
     }
 
     fn ask(&mut self, _: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
-        match question {
-            Question::Admission { arrivals, .. } => {
-                self.0.call("admit".to_owned(), Some(Failing::Admit))?;
-                let admit = admission::Verdict {
-                    choice: admission::Choice::Admit,
-                    reason: 0,
-                };
-                Ok(Reply::Admission(vec![admit; arrivals.len()]))
-            }
-            Question::Priority(requests) => {
-                self.0.call("order".to_owned(), Some(Failing::Order))?;
-                let newest_first = requests.iter().rev().map(|asked| asked.request);
-                Ok(Reply::Priority(newest_first.collect()))
-            }
-            // An executor that does not exist.
-            Question::Routing(requests) => {
-                self.0.call("route".to_owned(), None)?;
-                let nowhere = routing::Verdict {
-                    choice: routing::Choice::Place(vec![ExecutorId(99)]),
-                    reason: 0,
-                };
-                Ok(Reply::Routing(vec![nowhere; requests.len()]))
-            }
-            Question::Preemption(_) | Question::Budget { .. } | Question::Arrangement { .. } => {
-                Err(Fault::not_exported(question.hook().as_str()))
-            }
+        if let Question::Admission { arrivals, .. } = question {
+            self.0.call("admit".to_owned(), Some(Failing::Admit))?;
+            let admit = admission::Verdict {
+                choice: admission::Choice::Admit,
+                reason: 0,
+            };
+            return Ok(Reply::Admission(vec![admit; arrivals.len()]));
         }
+        if let Question::Priority(requests) = question {
+            self.0.call("order".to_owned(), Some(Failing::Order))?;
+            let newest_first = requests.iter().rev().map(|asked| asked.request);
+            return Ok(Reply::Priority(newest_first.collect()));
+        }
+        if let Question::Routing(requests) = question {
+            self.0.call("route".to_owned(), None)?;
+            let nowhere = routing::Verdict {
+                // An executor that does not exist.
+                choice: routing::Choice::Place(vec![ExecutorId(99)]),
+                reason: 0,
+            };
+            return Ok(Reply::Routing(vec![nowhere; requests.len()]));
+        }
+        Err(Fault::not_exported(question.hook().as_str()))
     }
 
     fn explains(&self) -> bool {

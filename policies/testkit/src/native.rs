@@ -16,9 +16,7 @@ use pointsman_component::{
     Candidate, Digest, Fault, Instance, Limits, LogLevel, LogLine, PolicyDescription,
 };
 use pointsman_core::rows::{Cached, Change, Extent, Request};
-use pointsman_core::{
-    Bounds, FaultKind, Hook, HookSet, Micros, Moment, Question, Reply, RequestId,
-};
+use pointsman_core::{Bounds, FaultKind, HookSet, Micros, Moment, Question, Reply, RequestId};
 use pointsman_policy::PolicySource;
 use pointsman_sdk as sdk;
 use serde_json::{Map, Value};
@@ -77,7 +75,7 @@ impl Native {
         }) {
             Ok((instance, hooks)) => {
                 for hook in hooks {
-                    match core_hook(hook) {
+                    match wire::hook(hook) {
                         Some(hook) => native.hooks.insert(hook),
                         None => native.explains = true,
                     }
@@ -131,17 +129,6 @@ fn caught<R>(call: impl FnOnce() -> R) -> Result<R, String> {
         let message = message.lines().next().unwrap_or_default();
         PLACE.with_borrow(|place| format!("panicked at {place}: {message}"))
     })
-}
-
-fn core_hook(hook: sdk::Hook) -> Option<Hook> {
-    match hook {
-        sdk::Hook::Admission => Some(Hook::Admission),
-        sdk::Hook::Priority => Some(Hook::Priority),
-        sdk::Hook::Routing => Some(Hook::Routing),
-        sdk::Hook::Preemption => Some(Hook::Preemption),
-        sdk::Hook::Budget => Some(Hook::Budget),
-        sdk::Hook::Explanation => None,
-    }
 }
 
 /// The message of a panic.

@@ -267,11 +267,10 @@ impl Found {
         } = &self.exercised;
         let unasked = hooks.iter().filter(|hook| !answers.contains_key(hook));
         let unasked = unasked.map(|hook| format!("{} was not asked", hook.as_str()));
-        let never = Exercised::CHOICES.into_iter();
-        let never = never.filter(|(hook, choice)| {
-            hooks.contains(*hook) && answers.contains_key(hook) && !choices.contains_key(choice)
-        });
-        let never = never.map(|(hook, choice)| format!("{} never {choice}", hook.as_str()));
+        let asked = hooks.iter().filter(|hook| answers.contains_key(hook));
+        let kinds = asked.flat_map(|hook| hook.answers().iter().map(move |kind| (hook, kind)));
+        let never = kinds.filter(|(_, kind)| !choices.contains_key(*kind));
+        let never = never.map(|(hook, kind)| format!("{} never {kind}", hook.as_str()));
         let lacking: Vec<String> = unasked.chain(never).collect();
         let asked = hooks.iter().map(|hook: Hook| {
             let count = answers.get(&hook).copied().unwrap_or(0);

@@ -152,24 +152,20 @@ struct Always(routing::Choice);
 
 impl Policies for Always {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
-        match &asked.question {
-            Question::Routing(requests) => {
-                let verdict = routing::Verdict {
-                    choice: self.0.clone(),
-                    reason: 0,
-                };
-                Answer::by(0, Reply::Routing(vec![verdict; requests.len()]))
-            }
-            Question::Priority(requests) => {
-                let newest = requests.iter().rev();
-                let order: Vec<RequestId> =
-                    newest.map(|asked: &AskedRequest| asked.request).collect();
-                Answer::by(0, Reply::Priority(order))
-            }
-            Question::Preemption(_) => Answer::by(0, Reply::Preemption(None)),
-            Question::Admission { .. } | Question::Budget { .. } | Question::Arrangement { .. } => {
-                Answer::unbound()
-            }
+        if let Question::Routing(requests) = &asked.question {
+            let verdict = routing::Verdict {
+                choice: self.0.clone(),
+                reason: 0,
+            };
+            Answer::by(0, Reply::Routing(vec![verdict; requests.len()]))
+        } else if let Question::Priority(requests) = &asked.question {
+            let newest = requests.iter().rev();
+            let order: Vec<RequestId> = newest.map(|asked: &AskedRequest| asked.request).collect();
+            Answer::by(0, Reply::Priority(order))
+        } else if let Question::Preemption(_) = asked.question {
+            Answer::by(0, Reply::Preemption(None))
+        } else {
+            Answer::unbound()
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The fuel of results: a few instructions of a guest return a list that the host copies, converts
 //! and checks element by element.
 
-use pointsman_interface::{Reply, routing};
+use pointsman_interface::Reply;
 
 use crate::bindings::{explanation, lifecycle};
 
@@ -76,22 +76,6 @@ impl Lifted for Vec<explanation::Candidate> {
 
 impl Lifted for Reply {
     fn fuel(&self) -> u64 {
-        match self {
-            Reply::Admission(verdicts) => elements(verdicts.len()),
-            Reply::Priority(requests) => elements(requests.len()),
-            Reply::Routing(verdicts) => {
-                let places = verdicts.iter().map(|verdict| match &verdict.choice {
-                    routing::Choice::Place(executors) => elements(executors.len()),
-                    routing::Choice::Hold(_) | routing::Choice::GiveUp => 0,
-                });
-                elements(verdicts.len()) + places.sum::<u64>()
-            }
-            Reply::Preemption(eviction) => {
-                let victims = eviction.as_ref().map(|eviction| eviction.victims.len());
-                elements(victims.unwrap_or(0))
-            }
-            Reply::Budget(allotments) => elements(allotments.engines.len()),
-            Reply::Arrangement(arrangement) => elements(arrangement.first.len()),
-        }
+        elements(self.elements())
     }
 }

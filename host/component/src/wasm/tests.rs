@@ -1,6 +1,6 @@
 //! Limits and faults, provoked in real components.
 
-use pointsman_interface::{Hook, Round, RowKind, fixture};
+use pointsman_interface::{Hook, RequestId, Round, RowKind, fixture};
 
 use super::*;
 use crate::engine::PolicyEngine;

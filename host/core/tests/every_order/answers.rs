@@ -269,12 +269,16 @@ fn fault() -> Answer<Reply> {
 impl Policies for Script {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
         let requests: Vec<RequestId> = asked.question.requests().collect();
-        match &asked.question {
-            Question::Admission { room, .. } => self.admission(requests.len(), *room),
-            Question::Priority(_) => self.order(&requests),
-            Question::Routing(_) => self.routing(asked, &requests),
-            Question::Preemption(shortage) => self.preemption(shortage),
-            Question::Budget { .. } | Question::Arrangement { .. } => Answer::unbound(),
+        if let Question::Admission { room, .. } = asked.question {
+            self.admission(requests.len(), room)
+        } else if let Question::Priority(_) = asked.question {
+            self.order(&requests)
+        } else if let Question::Routing(_) = asked.question {
+            self.routing(asked, &requests)
+        } else if let Question::Preemption(shortage) = &asked.question {
+            self.preemption(shortage)
+        } else {
+            Answer::unbound()
         }
     }
 }

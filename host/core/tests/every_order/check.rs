@@ -110,19 +110,16 @@ struct Stubborn;
 
 impl Policies for Stubborn {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
-        match &asked.question {
-            Question::Routing(requests) => {
-                let hold = routing::Verdict {
-                    choice: routing::Choice::Hold(Some(Micros(u64::MAX))),
-                    reason: 0,
-                };
-                Answer::by(0, Reply::Routing(vec![hold; requests.len()]))
-            }
-            Question::Preemption(_) => Answer::by(0, Reply::Preemption(None)),
-            Question::Admission { .. }
-            | Question::Priority(_)
-            | Question::Budget { .. }
-            | Question::Arrangement { .. } => Answer::unbound(),
+        let hold = routing::Verdict {
+            choice: routing::Choice::Hold(Some(Micros(u64::MAX))),
+            reason: 0,
+        };
+        if let Question::Routing(requests) = &asked.question {
+            Answer::by(0, Reply::Routing(vec![hold; requests.len()]))
+        } else if let Question::Preemption(_) = asked.question {
+            Answer::by(0, Reply::Preemption(None))
+        } else {
+            Answer::unbound()
         }
     }
 }

@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 use pointsman_core::rows::NameKind;
 use pointsman_core::{Answer, Asked, Author, Bounds, ExecutorId, Hook, Reply, View};
 use pointsman_journal::{Decision, Roster};
-use pointsman_policy::compare::{
-    About, ComparedChoice, DecisionPair, Judged, Likeness, compare, walks,
-};
+use pointsman_policy::compare::{About, DecisionPair, Judged, Likeness, compare, walks};
 use pointsman_policy::{PolicySource, Runner, StartError, start};
 
 use super::{ReplayError, Stop};
@@ -161,8 +159,8 @@ impl WhatIf {
             runner.description().reason(reason)
         });
         let said = because(said.unwrap_or_default());
-        let recorded = format!("{author}: {}", kind(&pair.in_force.choice));
-        let instead = format!("{}{said}", kind(&pair.other.choice));
+        let recorded = format!("{author}: {}", pair.in_force.choice.kind());
+        let instead = format!("{}{said}", pair.other.choice.kind());
         let key = (decision.hook, recorded, instead);
         if self.tally.groups.len() < GROUPS_MAX || self.tally.groups.contains_key(&key) {
             *self.tally.groups.entry(key).or_default() += 1;
@@ -209,26 +207,6 @@ fn because(reason: &str) -> String {
         String::new()
     } else {
         format!(" ({reason})")
-    }
-}
-
-/// The kind of a choice, in a word or two.
-fn kind(choice: &ComparedChoice) -> &'static str {
-    match choice {
-        ComparedChoice::Admission(pointsman_core::admission::Choice::Admit) => "admit",
-        ComparedChoice::Admission(pointsman_core::admission::Choice::Park) => "park",
-        ComparedChoice::Admission(pointsman_core::admission::Choice::Shed(_)) => "shed",
-        ComparedChoice::Admission(pointsman_core::admission::Choice::Displace(_)) => "displace",
-        ComparedChoice::Place(_, Some(_)) => "place",
-        ComparedChoice::Place(_, None) => "place where there is no room",
-        ComparedChoice::Hold => "hold",
-        ComparedChoice::GiveUp => "give up",
-        ComparedChoice::Next(_) => "next",
-        ComparedChoice::Evict(..) => "evict",
-        ComparedChoice::EvictNobody => "evict nobody",
-        ComparedChoice::Tokens(_) => "allot",
-        ComparedChoice::Arrange(_) => "serve",
-        ComparedChoice::Nothing => "nothing",
     }
 }
 

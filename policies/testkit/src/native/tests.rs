@@ -1,5 +1,7 @@
 //! Panics and missing hooks of native policies.
 
+use pointsman_core::Hook;
+
 use super::*;
 
 struct Brittle;

@@ -3,11 +3,9 @@
 //! | file | inputs about |
 //! |---|---|
 //! | `fleet` | devices and executors |
-//! | `policies` | policies that take over |
 //! | `sequences` | sequences: started, step, finished, failed, left |
 
 mod fleet;
-mod policies;
 mod sequences;
 
 use pointsman_events::changes::RowKey;

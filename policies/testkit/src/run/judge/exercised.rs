@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_core::{Hook, Reply, admission, routing};
+use pointsman_core::{Hook, Reply};
 
 /// The questions that a policy was asked, and what it answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,47 +20,10 @@ pub(crate) struct Exercised {
 // === impl Exercised ===
 
 impl Exercised {
-    /// The kinds of answers there are, by hook.
-    pub(crate) const CHOICES: [(Hook, &'static str); 10] = [
-        (Hook::Admission, "admits"),
-        (Hook::Admission, "parks"),
-        (Hook::Admission, "sheds"),
-        (Hook::Admission, "displaces"),
-        (Hook::Routing, "places"),
-        (Hook::Routing, "holds"),
-        (Hook::Routing, "gives up"),
-        (Hook::Preemption, "evicts"),
-        (Hook::Budget, "allots"),
-        (Hook::Budget, "arranges"),
-    ];
-
     pub(super) fn count(&mut self, hook: Hook, reply: &Reply) {
         *self.answers.entry(hook).or_default() += 1;
-        let mut add = |choice| *self.choices.entry(choice).or_default() += 1;
-        match reply {
-            Reply::Admission(verdicts) => {
-                for verdict in verdicts {
-                    add(match verdict.choice {
-                        admission::Choice::Admit => "admits",
-                        admission::Choice::Park => "parks",
-                        admission::Choice::Shed(_) => "sheds",
-                        admission::Choice::Displace(_) => "displaces",
-                    });
-                }
-            }
-            Reply::Routing(verdicts) => {
-                for verdict in verdicts {
-                    add(match verdict.choice {
-                        routing::Choice::Place(_) => "places",
-                        routing::Choice::Hold(_) => "holds",
-                        routing::Choice::GiveUp => "gives up",
-                    });
-                }
-            }
-            Reply::Preemption(Some(_)) => add("evicts"),
-            Reply::Budget(_) => add("allots"),
-            Reply::Arrangement(_) => add("arranges"),
-            Reply::Preemption(None) | Reply::Priority(_) => {}
+        for kind in reply.kinds() {
+            *self.choices.entry(kind).or_default() += 1;
         }
     }
 

@@ -1,59 +1,12 @@
-//! The half of the conversions that leads from the wire to the core.
+//! The conversions of the hooks: what their questions pass, and their answers.
 
-/// Part of [`conversions`]: the answers of a policy.
+/// Part of [`conversions`]: what the questions of the hooks pass to the wire, and their answers from it.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! conversions_of_answers {
+macro_rules! conversions_of_hooks {
     () => {
-        pub(crate) fn description(said: wire::lifecycle::Description) -> $crate::PolicyDescription {
-            let mut needs = interface::Needs::default();
-            for need in said.needs {
-                let kinds = row_kinds(need.feed);
-                let kept = match hook(need.hook) {
-                    Some(hook) => &mut needs.decisions[hook],
-                    None => &mut needs.explanation,
-                };
-                *kept = kept.union(kinds);
-            }
-            $crate::PolicyDescription {
-                name: said.name,
-                version: said.version,
-                summary: said.summary,
-                needs,
-                reasons: said.reasons,
-                state_version: said.state_version,
-                orders_one: said.orders_one,
-                settings: said.settings.into_iter().map(setting).collect(),
-            }
-        }
-
-        fn setting(said: wire::lifecycle::Setting) -> $crate::SettingSchema {
-            use wire::lifecycle::{SettingValues, TimeUnit};
-            $crate::SettingSchema {
-                key: said.key,
-                about: said.about,
-                values: match said.values {
-                    SettingValues::Number(range) => {
-                        $crate::SettingRange::Number(range.least..=range.most)
-                    }
-                    SettingValues::Duration(range) => {
-                        let unit = match range.unit {
-                            TimeUnit::Micros => $crate::TimeUnit::Micros,
-                            TimeUnit::Millis => $crate::TimeUnit::Millis,
-                            TimeUnit::Seconds => $crate::TimeUnit::Seconds,
-                        };
-                        $crate::SettingRange::Duration(unit, range.least..=range.most)
-                    }
-                    SettingValues::YesOrNo => $crate::SettingRange::YesOrNo,
-                    SettingValues::Choice(texts) => $crate::SettingRange::Choice(texts),
-                    SettingValues::Other(words) => $crate::SettingRange::Other(words),
-                },
-                default: said.default,
-            }
-        }
-
         /// The hook of a decision; absent: the explanation's, which decides nothing.
-        fn hook(hook: wire::lifecycle::Hook) -> Option<interface::Hook> {
+        pub(crate) fn hook(hook: wire::lifecycle::Hook) -> Option<interface::Hook> {
             use wire::lifecycle::Hook;
             match hook {
                 Hook::Admission => Some(interface::Hook::Admission),
@@ -65,24 +18,32 @@ macro_rules! conversions_of_answers {
             }
         }
 
-        fn row_kinds(feed: wire::lifecycle::Feed) -> interface::RowKinds {
-            use interface::RowKind;
-            use wire::lifecycle::Feed;
-            let flags = [
-                (Feed::NAMES, RowKind::Name),
-                (Feed::EXECUTORS, RowKind::Executor),
-                (Feed::LOADS, RowKind::Load),
-                (Feed::RESIDENCIES, RowKind::Residency),
-                (Feed::DEVICES, RowKind::Device),
-                (Feed::MODELS, RowKind::Model),
-                (Feed::TENANTS, RowKind::Tenant),
-                (Feed::WAITING, RowKind::Waiting),
-                (Feed::SEQUENCES, RowKind::Sequence),
-                (Feed::COMPLETED, RowKind::Completion),
-            ];
-            // Both generators define these two operators, and only one defines `contains`.
-            let wanted = flags.into_iter().filter(|(flag, _)| feed & *flag == *flag);
-            wanted.map(|(_, kind)| kind).collect()
+        pub(crate) fn device_tokens(
+            (device, tokens_total): (interface::DeviceId, u32),
+            used: &[interface::TokensUsed],
+        ) -> wire::budget::DeviceTokens {
+            let used = used.iter().map(|used| wire::budget::TokensUsed {
+                executor: used.executor.0,
+                tokens: used.tokens,
+            });
+            wire::budget::DeviceTokens {
+                device: device.0,
+                tokens_total,
+                used: used.collect(),
+            }
+        }
+
+        pub(crate) fn shortage(shortage: &interface::Shortage) -> wire::preemption::Shortage {
+            wire::preemption::Shortage {
+                cause: match shortage.cause {
+                    interface::ShortageCause::Slots => wire::preemption::Cause::Slots,
+                    interface::ShortageCause::Blocks => wire::preemption::Cause::Blocks,
+                    interface::ShortageCause::Models => wire::preemption::Cause::Models,
+                },
+                needy: shortage.needy.0,
+                executor: shortage.executor.map(|id| id.0),
+                blocks: shortage.blocks,
+            }
         }
 
         pub(crate) fn admission_verdict(
