@@ -145,6 +145,7 @@ pub fn write_manuals(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use clap::error::ErrorKind;
+    use pointsman_core::Hook;
 
     use super::*;
 
@@ -244,6 +245,7 @@ mod tests {
 
     #[test]
     fn what_is_mistyped_is_refused_with_what_was_probably_meant() {
+        let hooks = Hook::ALL.map(Hook::as_str).join(", ") + ", explanation";
         for (line, part) in [
             ("pointsman sreve", "'serve'"),
             ("pointsman serve --lisen 1", "'--listen'"),
@@ -259,10 +261,7 @@ mod tests {
                 "pointsman policy new x --hooks routng",
                 "invalid value 'routng' for '--hooks <HOOKS>'",
             ),
-            (
-                "pointsman policy new x --hooks routng",
-                "admission, priority, routing, preemption, budget, explanation",
-            ),
+            ("pointsman policy new x --hooks routng", hooks.as_str()),
             (
                 "pointsman policy new X",
                 "'X' in it: a name is of lower-case",

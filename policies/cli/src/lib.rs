@@ -25,6 +25,7 @@ mod dev;
 mod dump;
 mod facts;
 mod file;
+mod hooks;
 mod inspect;
 pub mod journal;
 mod language;

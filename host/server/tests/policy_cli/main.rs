@@ -17,11 +17,20 @@ mod twins;
 
 use std::fs;
 
+use pointsman_core::Hook;
+
 use place::{Place, Said, can_build};
 use scenario::one_is_placed;
 
-const EVERY_HOOK: &str =
-    "new mine --hooks admission,priority,routing,preemption,budget,explanation";
+/// The names of every hook, and of the explanation.
+fn hooks() -> Vec<&'static str> {
+    let decisions = Hook::ALL.into_iter().map(Hook::as_str);
+    decisions.chain(["explanation"]).collect()
+}
+
+fn every_hook() -> String {
+    format!("new mine --hooks {}", hooks().join(","))
+}
 
 #[test]
 fn a_new_policy_builds_is_good_passes_its_scenarios_and_is_measured() {
@@ -30,7 +39,7 @@ fn a_new_policy_builds_is_good_passes_its_scenarios_and_is_measured() {
     }
     let place = Place::new();
     place
-        .say(EVERY_HOOK)
+        .say(&every_hook())
         .says(0, &["cd mine && pointsman policy build"]);
     let manifest = fs::read_to_string(place.path("mine/Cargo.toml")).unwrap();
     place.write(
@@ -59,7 +68,7 @@ fn a_new_policy_builds_is_good_passes_its_scenarios_and_is_measured() {
     place.say("check mine/mine.wasm").says(
         0,
         &[
-            "decides   admission, priority, routing, preemption, budget\n",
+            &format!("decides   {}\n", Hook::ALL.map(Hook::as_str).join(", ")),
             "name      mine 0.1.0\n",
             "settings  none\n",
             "reasons   the queue has room\n",

@@ -4,6 +4,7 @@ use std::fs;
 
 use pointsman_testkit::component::component_path;
 
+use super::hooks;
 use super::place::{Place, can_build};
 use super::scenario::one_is_placed;
 
@@ -46,7 +47,7 @@ fn what_cannot_be_made_or_built_is_explained() {
         2,
         &[
             "invalid value 'nonsense' for '--hooks <HOOKS>'",
-            "admission, priority, routing, preemption, budget, explanation",
+            &hooks().join(", "),
         ],
     );
     place

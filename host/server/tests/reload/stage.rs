@@ -45,6 +45,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The policies that a server embeds.
 pub(crate) const DEFAULTS: [&str; 3] = ["aging", "memory-aware", "budget"];
 
+/// The hooks that they hold.
+const HELD_HOOKS: [Hook; 5] = [
+    Hook::Admission,
+    Hook::Priority,
+    Hook::Routing,
+    Hook::Preemption,
+    Hook::Budget,
+];
+
 /// The driver without its thread.
 #[derive(Clone)]
 pub(crate) struct Port {
@@ -402,9 +411,9 @@ impl Stage {
         self.holder(hook).map(|(name, _)| name)
     }
 
-    /// The holder of each hook, `-` for the built-in rule.
+    /// The holders of [`HELD_HOOKS`], `-` for the built-in rule.
     pub(crate) fn holders(&self) -> Vec<String> {
-        let names = Hook::ALL.into_iter().map(|hook| self.holder_name(hook));
+        let names = HELD_HOOKS.into_iter().map(|hook| self.holder_name(hook));
         names
             .map(|name| name.unwrap_or_else(|| "-".into()))
             .collect()

@@ -1,32 +1,17 @@
-//! The rows of a fleet of any size, and the questions about it.
+//! The rows of a fleet of any size, of which policies are asked.
 
 use std::sync::Arc;
 
-use pointsman_component::{Fault, Instance, PolicyComponent};
+use pointsman_component::{Fault, Instance};
 use pointsman_core::rows::{
-    Cached, Change, Device, ExecutorInfo, ExecutorLoad, Name, NameKind, Request, RequestClass,
-    Sequence,
+    Change, Device, ExecutorInfo, ExecutorLoad, Name, NameKind, Request, RequestClass, Sequence,
 };
-use pointsman_core::{
-    DeviceId, ExecutorId, Hook, Micros, Moment, Question, RequestId, Round, RowKinds, Shortage,
-    ShortageCause, TokensUsed, fixture,
-};
+use pointsman_core::{DeviceId, Micros, Moment, Round, RowKinds, fixture};
 
-/// Executors that share a device.
-const PER_DEVICE: u32 = 8;
-/// Number of waiting requests.
-const WAITING: u64 = 64;
+use super::super::hooks::{Hook, PER_DEVICE, WAITING};
+
 /// The lowest id of a sequence, above the ids of all waiting requests.
 const RUNNING: u64 = 1_000_000;
-
-/// A call that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Measured {
-    /// A question of this hook.
-    Decision(Hook),
-    /// An explanation of where a request would go.
-    Explanation,
-}
 
 /// A fleet that changes a little between two questions.
 pub(super) struct Fleet {
@@ -34,32 +19,6 @@ pub(super) struct Fleet {
     kinds: RowKinds,
     /// Changes so far.
     round: u64,
-}
-
-// === impl Measured ===
-
-impl Measured {
-    /// All calls that are measured, in the order of a round.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
-        let decisions = Hook::ALL.into_iter().map(Self::Decision);
-        decisions.chain([Self::Explanation])
-    }
-
-    /// True if the policy answers this question.
-    pub(super) fn is_answered_by(self, policy: &PolicyComponent) -> bool {
-        match self {
-            Self::Decision(hook) => policy.hooks().contains(hook),
-            Self::Explanation => policy.explains(),
-        }
-    }
-
-    /// The name of the question's interface.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Decision(hook) => hook.as_str(),
-            Self::Explanation => "explanation",
-        }
-    }
 }
 
 // === impl Fleet ===
@@ -112,21 +71,19 @@ impl Fleet {
         told.filter(|row| self.kinds.contains(row.kind())).collect()
     }
 
-    /// Asks a policy.
-    pub(super) fn ask(&self, policy: &mut dyn Instance, question: Measured) -> Result<(), Fault> {
+    /// Asks a policy the question of `hook` that is measured.
+    pub(super) fn ask(&self, policy: &mut dyn Instance, hook: Hook) -> Result<(), Fault> {
         let at = Moment {
             now: Micros(0),
             round: Round(self.round),
         };
-        let first = RequestId(0);
-        let cached = fixture::cached(first.0);
-        let asked = match question {
-            Measured::Decision(hook) => decision(hook, first, cached),
-            Measured::Explanation => {
-                return policy.explain(at, &request(0), &cached).map(drop);
+        match hook.question() {
+            Some(question) => policy.ask(at, &question).map(drop),
+            None => {
+                let explained = policy.explain(at, &request(0), &fixture::cached(0));
+                explained.map(drop)
             }
-        };
-        policy.ask(at, &asked).map(drop)
+        }
     }
 
     fn load(&self, id: u32) -> ExecutorLoad {
@@ -149,36 +106,6 @@ impl Fleet {
             blocks_free: u32::try_from(free).unwrap_or(0),
             ..fixture::device(id)
         }
-    }
-}
-
-/// The question of `hook` that is measured.
-fn decision(hook: Hook, first: RequestId, cached: Cached) -> Question<'static> {
-    let used = (0..PER_DEVICE).map(|id| TokensUsed {
-        executor: ExecutorId(id),
-        tokens: 0,
-    });
-    match hook {
-        Hook::Admission => Question::Admission {
-            arrivals: fixture::asked(&[first.0]).into(),
-            room: 1000,
-        },
-        Hook::Priority => {
-            let all: Vec<u64> = (0..WAITING).collect();
-            Question::Priority(fixture::asked(&all).into())
-        }
-        Hook::Routing => Question::Routing(vec![cached].into()),
-        Hook::Preemption => Question::Preemption(Shortage {
-            cause: ShortageCause::Slots,
-            needy: first,
-            executor: None,
-            blocks: 0,
-        }),
-        Hook::Budget => Question::Budget {
-            device: DeviceId(0),
-            tokens_total: 8192,
-            used: used.collect(),
-        },
     }
 }
 

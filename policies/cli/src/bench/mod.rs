@@ -20,10 +20,11 @@ use pointsman_notation::Time;
 use pointsman_policy::observe_all;
 use serde_json::Value;
 
+use super::hooks::Hook;
 use super::settings::Given;
 use super::stopwatch::stopwatch;
 use super::{Done, PolicyFileArg, SettingsArg, file};
-use fleet::{Fleet, Measured};
+use fleet::Fleet;
 use pointsman_notation::grouped;
 
 /// Arguments of `policy bench`.
@@ -86,7 +87,7 @@ pub(super) fn run(args: &Args, defaults: &[EmbeddedPolicy]) -> Result<Done> {
         "{:<11} {:>9}  {:<32} {:>8} {:>8} {:>12}\n",
         "hook", "executors", "policy", "p50", "p99", "fuel at most"
     );
-    let questions = Measured::all();
+    let questions = Hook::all();
     for question in questions.filter(|question| question.is_answered_by(&contender.component)) {
         let default = default_for(question, defaults)?;
         for &executors in &args.executors {
@@ -106,7 +107,7 @@ pub(super) fn run(args: &Args, defaults: &[EmbeddedPolicy]) -> Result<Done> {
 }
 
 /// The default policy that answers this question.
-fn default_for(question: Measured, defaults: &[EmbeddedPolicy]) -> Result<Contender> {
+fn default_for(question: Hook, defaults: &[EmbeddedPolicy]) -> Result<Contender> {
     for policy in defaults {
         let component = file::load(policy.wasm)?;
         let component = component.map_err(|error| anyhow::anyhow!("{}: {error}", policy.name))?;
@@ -127,7 +128,7 @@ fn default_for(question: Measured, defaults: &[EmbeddedPolicy]) -> Result<Conten
 
 fn row(
     text: &mut String,
-    (question, executors): (Measured, u32),
+    (question, executors): (Hook, u32),
     label: &str,
     cost: &Cost,
 ) -> std::fmt::Result {
@@ -141,7 +142,7 @@ fn row(
 
 fn measure(
     contender: &Contender,
-    question: Measured,
+    question: Hook,
     executors: u32,
     questions: u32,
 ) -> Result<Cost, Fault> {
@@ -218,7 +219,7 @@ mod tests {
                 code: None,
             }
         });
-        for question in Measured::all() {
+        for question in Hook::all() {
             let contender = default_for(question, &defaults).unwrap();
             let fuel = |executors| {
                 let cost = measure(&contender, question, executors, 10);

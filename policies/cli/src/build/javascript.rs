@@ -87,9 +87,20 @@ fn files(main: &str) -> Vec<File> {
         ),
         (
             "build/guest/main.js".into(),
-            include_str!("guest/main.js").replace("MAIN", main),
+            include_str!("guest/main.js")
+                .replace("MAIN", main)
+                .replace("EXPORTS\n", &exports()),
         ),
     ]
+}
+
+/// The exports of a component, in the author's language.
+fn exports() -> String {
+    let export = |export: guest::Export| {
+        let (name, functions) = (export.name, export.quoted());
+        format!("export const {name} = reported(\"{name}\", [{functions}], policy.{name});\n")
+    };
+    guest::exports().into_iter().map(export).collect()
 }
 
 /// Installs what the lock file names, unless it is there.
@@ -163,6 +174,16 @@ impl Package {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_hook_throws_is_reported() {
+        let budget =
+            r#"export const budget = reported("budget", ["allot", "arrange"], policy.budget);"#;
+        let [_, (_, text)] = &files("policy.js")[..] else {
+            panic!("there are two files");
+        };
+        assert!(text.contains(budget), "{text}");
+    }
 
     #[test]
     fn the_authors_facts_are_read_in_both_forms_that_npm_knows() {

@@ -81,8 +81,19 @@ pub(super) fn make(folder: Folder<'_>) -> Result<Result<Raw, String>> {
 fn files() -> Vec<File> {
     vec![(
         "build/guest/pointsman_main.py".into(),
-        include_str!("guest/pointsman_main.py").to_owned(),
+        include_str!("guest/pointsman_main.py").replace("EXPORTS", &exports()),
     )]
+}
+
+/// The classes that a component may export, with their functions.
+fn exports() -> String {
+    let export = |export: guest::Export| {
+        let (first, rest) = export.name.split_at(1);
+        let (first, functions) = (first.to_uppercase(), export.quoted());
+        format!("\n    \"{first}{rest}\": [{functions}],")
+    };
+    let exports: String = guest::exports().into_iter().map(export).collect();
+    exports + "\n"
 }
 
 /// Makes the virtual environment with what the requirements name, unless it is there.
@@ -193,6 +204,13 @@ impl Author {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_hook_raises_is_reported() {
+        let (_, text) = &files()[0];
+        let budget = "\n    \"Budget\": [\"allot\", \"arrange\"],\n";
+        assert!(text.contains(budget), "{text}");
+    }
 
     #[test]
     fn the_authors_facts_are_those_of_the_project() {

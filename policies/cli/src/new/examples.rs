@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 
+use super::super::hooks::Hook;
 use super::File;
-use super::hooks::Hook;
 
 /// A policy of the repository that new ones are copies of.
 pub(super) struct Example {

@@ -3,22 +3,7 @@
 
 use anyhow::Result;
 
-/// A question that a policy may be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub(super) enum Hook {
-    /// Decides if requests may wait at all
-    Admission,
-    /// Decides the order in which waiting requests are tried
-    Priority,
-    /// Decides where a request runs
-    Routing,
-    /// Decides which placed sequences give way
-    Preemption,
-    /// Decides how many tokens each engine of a device may schedule in a step
-    Budget,
-    /// Explains why a request would go to its place
-    Explanation,
-}
+use super::super::hooks::Hook;
 
 /// Returns each hook once, in the order of a round.
 ///
@@ -50,7 +35,7 @@ pub(super) fn library(hooks: &[Hook]) -> String {
     let exports: Vec<_> = hooks.iter().map(|hook| hook.as_str()).collect();
     let reasons: Vec<_> = hooks
         .iter()
-        .flat_map(|hook| hook.reasons())
+        .flat_map(|hook| hook.part().reasons)
         .copied()
         .collect();
     let (texts, module) = if reasons.is_empty() {
@@ -96,62 +81,6 @@ fn reason_module(reasons: &[(&str, &str)]) -> String {
         "\n/// Why it decided as it did: texts for operators, which an answer names by their place.\n\
          mod reason {{\n    pub(crate) const TEXTS: [&str; {count}] = [{texts}];\n{numbers}}}\n"
     )
-}
-
-// === impl Hook ===
-
-impl Hook {
-    /// The hook's name in the interface.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Admission => "admission",
-            Self::Priority => "priority",
-            Self::Routing => "routing",
-            Self::Preemption => "preemption",
-            Self::Budget => "budget",
-            Self::Explanation => "explanation",
-        }
-    }
-
-    /// The text of `src/HOOK.rs`.
-    pub(super) fn module(self) -> &'static str {
-        match self {
-            Self::Admission => include_str!("templates/admission.rs"),
-            Self::Priority => include_str!("templates/priority.rs"),
-            Self::Routing => include_str!("templates/routing.rs"),
-            Self::Preemption => include_str!("templates/preemption.rs"),
-            Self::Budget => include_str!("templates/budget.rs"),
-            Self::Explanation => include_str!("templates/explanation.rs"),
-        }
-    }
-
-    /// The text of `scenarios/HOOK.toml`; absent: an explanation decides nothing to expect.
-    pub(super) fn scenario(self) -> Option<&'static str> {
-        match self {
-            Self::Admission => Some(include_str!("templates/admission.toml")),
-            Self::Priority => Some(include_str!("templates/priority.toml")),
-            Self::Routing => Some(include_str!("templates/routing.toml")),
-            Self::Preemption => Some(include_str!("templates/preemption.toml")),
-            Self::Budget => Some(include_str!("templates/budget.toml")),
-            Self::Explanation => None,
-        }
-    }
-
-    /// The names and texts of the hook's reasons.
-    fn reasons(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Admission => &[
-                ("ROOM", "the queue has room"),
-                ("FULL", "the queue is full"),
-            ],
-            Self::Routing => &[
-                ("MOST_FREE", "most free slots"),
-                ("NO_SLOT", "no slot is free"),
-            ],
-            Self::Preemption => &[("LESS_URGENT", "less urgent than who needs its room")],
-            Self::Priority | Self::Budget | Self::Explanation => &[],
-        }
-    }
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::Done;
+use super::hooks::Hook;
 use super::language::Language;
-use hooks::Hook;
 use name::Name;
 
 pub(super) use vendor::interface;
@@ -80,8 +80,11 @@ fn files(name: &str, hooks: &[Hook]) -> Vec<File> {
     ];
     for hook in hooks::with_module(hooks) {
         let hook_name = hook.as_str();
-        files.push((format!("src/{hook_name}.rs").into(), hook.module().into()));
-        if let Some(scenario) = hook.scenario() {
+        files.push((
+            format!("src/{hook_name}.rs").into(),
+            hook.part().module.into(),
+        ));
+        if let Some(scenario) = hook.part().scenario {
             let scenario = scenario.replace("NAME", name);
             files.push((format!("scenarios/{hook_name}.toml").into(), scenario));
         }

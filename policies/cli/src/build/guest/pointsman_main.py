@@ -25,15 +25,7 @@ EARLY_MAX = 16
 REFUSING = ("configure", "restore")
 
 # The functions of each class that a policy may have.
-FUNCTIONS = {
-    "Lifecycle": ("describe", "configure", "observe", "snapshot", "restore"),
-    "Admission": ("admit",),
-    "Priority": ("order",),
-    "Routing": ("route",),
-    "Preemption": ("evict",),
-    "Budget": ("allot", "arrange"),
-    "Explanation": ("explain",),
-}
+FUNCTIONS = {EXPORTS}
 
 
 class Lines(io.TextIOBase):
