@@ -12,6 +12,7 @@ mod deciders;
 mod duplicates;
 mod external;
 mod files;
+mod hooks;
 mod layout;
 mod names;
 mod prose;
@@ -60,6 +61,7 @@ fn check(workspace: &Workspace) -> Result<Vec<Problem>> {
     let book = text_of(&files, shown::PATH)?;
     problems.extend(shown::check(book, &files));
     problems.extend(deciders::check(book, &files));
+    problems.extend(hooks::check(text_of(&files, hooks::PATH)?, &files));
     let example = text_of(&files, contract::EXAMPLE)?;
     problems.extend(contract::check_keys(&files, example));
     problems.extend(check_files(&files, &config));
