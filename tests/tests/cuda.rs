@@ -3,8 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use pointsman_cuda::emulation;
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
-use pointsman_model::test_util::fp8::{Fp8Model, Scaled};
-use pointsman_model::test_util::models;
+use pointsman_model::test_util::fp8::Fp8Model;
 use pointsman_server::config::{Config, DeviceConfig};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::log::Log;
@@ -156,14 +155,7 @@ async fn a_model_in_fp8_is_served_by_a_device_that_has_it_and_refused_elsewhere_
 -> Result<()> {
     let emulated = emulation::alone();
     let folder = tempfile::tempdir()?;
-    let (config, tensors) = (models::demo_json("config.json"), models::demo_tensors());
-    let fp8 = Fp8Model::of(&config, &tensors, |_| Scaled::Blocks);
-    let file = |name: &str| folder.path().join(name);
-    std::fs::write(file("config.json"), fp8.config.to_string())?;
-    std::fs::write(file("model.safetensors"), fp8.safetensors())?;
-    for name in ["tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(models::demo_folder().join(name), file(name))?;
-    }
+    Fp8Model::write_demo(folder.path());
     let start = async |device: &str| {
         Serving::start(|config| {
             let source = ModelSource::Path(folder.path().to_owned());

@@ -74,6 +74,8 @@ pub struct LlamaConfig {
     pub mlp_bias: Extra,
     /// The projection of the last hidden state to logits.
     pub head: Head,
+    /// The quantisation of its projections, as the file tells it.
+    pub quantization: Quantization,
 }
 
 /// The presence of weights that not every model has.
@@ -92,6 +94,15 @@ pub enum Head {
     Tied,
     /// The projection is a matrix of its own.
     Own,
+}
+
+/// The quantisation of a model's projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantization {
+    /// They are numbers, whatever their type.
+    None,
+    /// They are codes of FP8 with scales.
+    Fp8,
 }
 
 /// An error in `config.json`.
@@ -193,7 +204,7 @@ impl LlamaConfig {
     pub fn parse(json: &[u8]) -> Result<Self, ModelConfigError> {
         let file: ConfigFile = serde_json::from_slice(json)?;
         let family = file.family()?;
-        file.check_choices()?;
+        let quantization = file.check_choices()?;
         let heads = sized("num_attention_heads", file.num_attention_heads, HEADS_MAX)?;
         let hidden_size = sized("hidden_size", file.hidden_size, WIDTH_MAX)?;
         let rope = file.rope()?;
@@ -230,6 +241,7 @@ impl LlamaConfig {
                 Some(true) => Head::Tied,
                 Some(false) | None => Head::Own,
             },
+            quantization,
         })
     }
 
@@ -286,17 +298,16 @@ impl ConfigFile {
         unsupported("architectures", self.architectures.join(", "), supported)
     }
 
-    fn check_choices(&self) -> Result<(), ModelConfigError> {
+    /// Refuses choices that are not built. Returns that of a quantisation.
+    fn check_choices(&self) -> Result<Quantization, ModelConfigError> {
         if let Some(activation) = self.hidden_act.as_ref().filter(|name| *name != "silu") {
             return unsupported("hidden_act", activation.clone(), "silu is");
-        }
-        if let Some(quantization) = &self.quantization_config {
-            check_quantization(quantization)?;
         }
         if let Some(part) = self.partial_rotary_factor.filter(|part| *part != 1.0) {
             return unsupported("partial_rotary_factor", part.to_string(), "1 is");
         }
-        Ok(())
+        let quantization = self.quantization_config.as_ref();
+        quantization.map_or(Ok(Quantization::None), check_quantization)
     }
 
     fn rope(&self) -> Result<Rope, ModelConfigError> {
@@ -329,7 +340,7 @@ impl ConfigFile {
 
 /// Refuses other ways of quantising than those whose weights are FP8. Their types and scales are checked where they
 /// are found.
-fn check_quantization(quantization: &Value) -> Result<(), ModelConfigError> {
+fn check_quantization(quantization: &Value) -> Result<Quantization, ModelConfigError> {
     let text = |key: &str| quantization.get(key).and_then(Value::as_str);
     let method = text("quant_method").unwrap_or("unnamed");
     let refuse = |value: String| {
@@ -342,10 +353,10 @@ fn check_quantization(quantization: &Value) -> Result<(), ModelConfigError> {
             Some(size) if !size.is_null() && *size != json!([BLOCK, BLOCK]) => {
                 refuse(format!("{method} of blocks {size}"))
             }
-            Some(_) | None => Ok(()),
+            Some(_) | None => Ok(Quantization::Fp8),
         },
         "compressed-tensors" => match text("format") {
-            Some("float-quantized" | "naive-quantized") => Ok(()),
+            Some("float-quantized" | "naive-quantized") => Ok(Quantization::Fp8),
             format => refuse(format!(
                 "{method} of format {}",
                 format.unwrap_or("unnamed")

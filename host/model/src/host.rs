@@ -38,9 +38,7 @@ impl HostModel {
             tracing::info!("weights that are not bf16 are kept in f32");
         }
         // Told before anything is read.
-        if let Some(fp8) = open.fp8() {
-            return Err(fp8.on_processors());
-        }
+        open.for_processors()?;
         let mut reader = Reader(Loading::begin(open, tell));
         Ok(Self {
             weights: weights.made(&mut reader)?,

@@ -108,6 +108,14 @@ impl OpenModel {
         }
     }
 
+    /// Refuses a model that processors do not compute.
+    ///
+    /// # Errors
+    /// If one of its matrices is in FP8; the error names a tensor.
+    pub fn for_processors(&self) -> Result<(), WeightsError> {
+        self.fp8().map_or(Ok(()), |fp8| Err(fp8.on_processors()))
+    }
+
     /// The first of its matrices that is in FP8.
     #[must_use]
     pub fn fp8(&self) -> Option<&StackedFp8> {

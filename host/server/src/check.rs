@@ -1,9 +1,10 @@
 //! `pointsman serve --check`: everything that a server would refuse at its start, without a server.
 //!
 //! Policies go the whole way of a start, the self-test included, with a machine that serves nobody. Not
-//! checked are a model's weights, which take long to read, and whether the addresses and the state folder are free.
+//! checked are the numbers of a model's weights, which take long to read, and whether the addresses and the state folder are free.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -19,12 +20,12 @@ use pointsman_lifecycle::port::{HostEnded, PolicyPort};
 use pointsman_lifecycle::reconciler::Reconciler;
 use pointsman_lifecycle::report::{ReconcilerReport, ReloadStep};
 use pointsman_lifecycle::state::State;
-use pointsman_model::config::LlamaConfig;
+use pointsman_model::open::OpenModel;
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Snapshot};
 use pointsman_text::ModelText;
 
 use crate::advice::advice;
-use crate::config::{Config, Hardware, StateNeed};
+use crate::config::{Config, DeviceConfig, Hardware, StateNeed};
 use crate::{embedded, hub, memory, models, state};
 
 /// The result of a check.
@@ -53,8 +54,9 @@ pub fn check(config: &Config) -> Result<Checked> {
         state::required(config)?;
     }
     memory::check_kv(config)?;
-    check_models(config)?;
+    let models = check_models(config)?;
     check_devices(config)?;
+    check_executors(config, &models)?;
     let report = policies(config)?;
     crate::serve::check_defaults(&report)?;
     let trouble = trouble(&report);
@@ -74,7 +76,9 @@ pub fn check(config: &Config) -> Result<Checked> {
     })
 }
 
-fn check_models(config: &Config) -> Result<()> {
+/// Opens the models that are on this machine. Returns them by their names.
+fn check_models(config: &Config) -> Result<BTreeMap<String, OpenModel>> {
+    let mut models = BTreeMap::new();
     for model in &config.models {
         let mut model = model.clone();
         match &model.source {
@@ -88,8 +92,26 @@ fn check_models(config: &Config) -> Result<()> {
         }
         let files = models::files(&model)?;
         let of = || format!("model {}", model.name);
-        LlamaConfig::load(&files).with_context(of)?;
         ModelText::load(&files).with_context(of)?;
+        let open = OpenModel::open(&files).with_context(of)?;
+        models.insert(model.name.clone(), open);
+    }
+    Ok(models)
+}
+
+/// Refuses executors of processors whose models those do not compute.
+fn check_executors(config: &Config, models: &BTreeMap<String, OpenModel>) -> Result<()> {
+    for executor in &config.executors {
+        let wanted = executor.device.as_ref();
+        let mut devices = config.devices.iter();
+        let device = devices.find(|device| wanted.is_none_or(|name| *name == device.name));
+        if device.is_some_and(DeviceConfig::is_processors) {
+            for model in &executor.models {
+                let open = models.get(model);
+                open.map_or(Ok(()), OpenModel::for_processors)
+                    .with_context(|| format!("model {model}"))?;
+            }
+        }
     }
     Ok(())
 }

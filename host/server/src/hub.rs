@@ -26,31 +26,32 @@ use std::path::{Path, PathBuf};
 
 use pointsman_driver::hub_model::HubModel;
 use pointsman_driver::provider::{ModelConfig, ModelSource};
-use pointsman_model::config::LlamaConfig;
+use pointsman_model::config::{LlamaConfig, Quantization};
 use pointsman_model::files::ModelFiles;
 use tracing::{info, warn};
 
 pub use error::HubError;
 
-use crate::config::{HubSettings, Reach};
+use crate::config::{DeviceConfig, HubSettings, Reach};
 use crate::progress::Progress;
 use cache::{Cache, Snapshot};
 use choice::{INDEX, ModelParts};
 use client::HubClient;
 
-/// The models with those of the hub fetched, so that each is a folder or a file.
+/// The models with those of the hub fetched, so that each is a folder or a file. These devices are to serve them.
 ///
 /// # Errors
-/// If one is not in the cache and cannot be fetched; the error names it.
+/// If one is not in the cache and cannot be fetched, or none of the devices computes it; the error names it.
 pub async fn fetched(
     models: &[ModelConfig],
     hub: &HubSettings,
+    devices: &[DeviceConfig],
 ) -> Result<Vec<ModelConfig>, HubError> {
     let mut fetched = Vec::new();
     for model in models {
         let mut model = model.clone();
         if let ModelSource::Hub(name) = &model.source {
-            model.source = ModelSource::Path(fetch(name, hub).await?);
+            model.source = ModelSource::Path(fetch(name, hub, devices).await?);
         }
         fetched.push(model);
     }
@@ -68,7 +69,11 @@ pub fn cached(model: &HubModel, hub: &HubSettings) -> Option<PathBuf> {
     is_whole.then(|| place(&snapshot, &choice))
 }
 
-async fn fetch(model: &HubModel, hub: &HubSettings) -> Result<PathBuf, HubError> {
+async fn fetch(
+    model: &HubModel,
+    hub: &HubSettings,
+    devices: &[DeviceConfig],
+) -> Result<PathBuf, HubError> {
     let cache = Cache::of(model, hub)?;
     let cached = || cached(model, hub);
     if hub.reach == Reach::Offline {
@@ -98,6 +103,7 @@ async fn fetch(model: &HubModel, hub: &HubSettings) -> Result<PathBuf, HubError>
         client: &client,
         cache: &cache,
         snapshot: &snapshot,
+        devices,
     };
     fetching.all(&choice, &listing.files).await?;
     cache.name(&model.revision, &listing.commit)?;
@@ -117,6 +123,8 @@ struct Fetching<'a> {
     client: &'a HubClient,
     cache: &'a Cache,
     snapshot: &'a Snapshot,
+    /// The devices of this host, one of which is to serve it.
+    devices: &'a [DeviceConfig],
 }
 
 impl Fetching<'_> {
@@ -126,11 +134,7 @@ impl Fetching<'_> {
             self.one(name).await?;
         }
         if !matches!(choice, ModelParts::Gguf(_)) {
-            let files = ModelFiles::Folder(self.snapshot.folder().to_owned());
-            LlamaConfig::load(&files).map_err(|source| HubError::NotServed {
-                model: self.client.model().to_string(),
-                source: Box::new(source),
-            })?;
+            self.check_config()?;
         }
         let needed = choice.needed(|| std::fs::read(self.snapshot.path(INDEX)).ok())?;
         for name in &needed {
@@ -143,6 +147,22 @@ impl Fetching<'_> {
             self.one(name).await?;
         }
         Ok(())
+    }
+
+    /// Refuses a model that no device of this host computes, by its `config.json`.
+    fn check_config(&self) -> Result<(), HubError> {
+        let model = || self.client.model().to_string();
+        let files = ModelFiles::Folder(self.snapshot.folder().to_owned());
+        let config = LlamaConfig::load(&files).map_err(|source| HubError::NotServed {
+            model: model(),
+            source: Box::new(source),
+        })?;
+        match config.quantization {
+            Quantization::Fp8 if self.devices.iter().all(DeviceConfig::is_processors) => {
+                Err(HubError::Fp8 { model: model() })
+            }
+            Quantization::Fp8 | Quantization::None => Ok(()),
+        }
     }
 
     async fn one(&self, name: &str) -> Result<(), HubError> {

@@ -169,7 +169,7 @@ impl Server {
         let state = state::open(config)?;
         memory::check_kv(config)?;
         let fetched = Config {
-            models: hub::fetched(&config.models, &config.hub).await?,
+            models: hub::fetched(&config.models, &config.hub, &config.devices).await?,
             ..config.clone()
         };
         let models = load(fetched).await?;

@@ -58,6 +58,7 @@ fn absent_keys_have_the_defaults_of_transformers() {
         head_norms: Extra::Absent,
         mlp_bias: Extra::Absent,
         head: Head::Own,
+        quantization: Quantization::None,
     };
     assert_eq!(with(json!({})).unwrap(), expected);
     let nulls = json!({

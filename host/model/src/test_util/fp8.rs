@@ -2,11 +2,14 @@
 
 #![expect(clippy::cast_precision_loss, reason = "small numbers of tests")]
 
+use std::fs;
+use std::path::Path;
+
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
-use super::models::{Tensor, Tensors, encode};
+use super::models::{self, Tensor, Tensors, encode};
 
 /// The scales of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,17 @@ fn code(number: f32) -> u8 {
 }
 
 impl Fp8Model {
+    /// Writes the demo model with its projections in FP8 by blocks as the files of a folder.
+    pub fn write_demo(folder: &Path) {
+        let (config, tensors) = (models::demo_json("config.json"), models::demo_tensors());
+        let fp8 = Self::of(&config, &tensors, |_| Scaled::Blocks);
+        fs::write(folder.join("config.json"), fp8.config.to_string()).unwrap();
+        fs::write(folder.join("model.safetensors"), fp8.safetensors()).unwrap();
+        for name in ["tokenizer.json", "tokenizer_config.json"] {
+            fs::copy(models::demo_folder().join(name), folder.join(name)).unwrap();
+        }
+    }
+
     /// Quantises the projections of a model.
     pub fn of(config: &Value, tensors: &Tensors, scaled: impl Fn(&str) -> Scaled) -> Self {
         let mut config = config.clone();

@@ -447,6 +447,15 @@ impl Default for LogConfig {
 }
 
 impl DeviceConfig {
+    /// True if processors compute.
+    #[must_use]
+    pub fn is_processors(&self) -> bool {
+        match self.hardware {
+            Hardware::Processors { .. } => true,
+            Hardware::Cuda { .. } => false,
+        }
+    }
+
     /// The device `name` with defaults, on a machine with that many processors. One is left to the
     /// driver and HTTP.
     #[must_use]

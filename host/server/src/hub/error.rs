@@ -112,6 +112,15 @@ pub enum HubError {
         /// The reason.
         source: Box<ModelConfigError>,
     },
+    /// The model is in FP8, and no device of this host has it.
+    #[error(
+        "{model} is in FP8, which only CUDA devices of compute capability 8.9 or newer compute, and this host has \
+         none configured; its weights were not fetched: serve a copy of it in bf16"
+    )]
+    Fp8 {
+        /// The model.
+        model: String,
+    },
     /// A file that the model needs is not among its files.
     #[error("{model} has no file {file}, which it needs; its makers have to put it there")]
     NotListed {

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use pointsman_driver::provider::{ModelConfig, ModelSource};
 use pointsman_notation::chain;
-use pointsman_server::config::{HubSettings, Reach};
+use pointsman_server::config::{DeviceConfig, HubSettings, Reach};
 use pointsman_server::hub::{cached, fetched};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use mock::{COMMIT, Mock, sha256, tag};
@@ -45,6 +45,7 @@ struct Stage {
     mock: Mock,
     home: TempDir,
     hub: HubSettings,
+    devices: Vec<DeviceConfig>,
 }
 
 impl Stage {
@@ -57,14 +58,19 @@ impl Stage {
             "HF_TOKEN" => Some("hf_secret".to_owned()),
             _ => None,
         });
-        Self { mock, home, hub }
+        Self {
+            mock,
+            home,
+            hub,
+            devices: vec![DeviceConfig::with_processors("cpu0", 2)],
+        }
     }
 
     /// Fetches a model. Returns its place.
     async fn fetch(&self, model: &str) -> Result<PathBuf, String> {
         let source = ModelSource::Hub(model.parse().unwrap());
         let models = [ModelConfig::new("m", source)];
-        let fetched = fetched(&models, &self.hub).await;
+        let fetched = fetched(&models, &self.hub, &self.devices).await;
         let fetched = fetched.map_err(|error| {
             let home = self.home.path().display().to_string();
             let endpoint = &self.hub.endpoint;
@@ -313,6 +319,22 @@ async fn a_model_that_cannot_be_served_is_refused_before_its_weights() {
                 Qwen3ForCausalLM are";
     assert_eq!(stage.fetch(MODEL).await.unwrap_err(), said);
     assert!(stage.mock.asked().iter().all(|asked| asked.server == "hub"));
+}
+
+#[tokio::test]
+async fn a_model_in_fp8_is_fetched_only_where_a_cuda_device_may_compute_it() {
+    let mut files = files();
+    let mut config: Value = serde_json::from_slice(&files["config.json"]).unwrap();
+    config["quantization_config"] = json!({"quant_method": "fp8"});
+    files.insert("config.json".to_owned(), config.to_string().into_bytes());
+    let mut stage = Stage::new(files);
+    let said = "org/tiny is in FP8, which only CUDA devices of compute capability 8.9 or newer compute, and this host \
+                has none configured; its weights were not fetched: serve a copy of it in bf16";
+    assert_eq!(stage.fetch(MODEL).await.unwrap_err(), said);
+    assert!(stage.mock.asked().iter().all(|asked| asked.server == "hub"));
+    stage.devices.push(DeviceConfig::with_cuda("gpu0", 0));
+    let place = stage.fetch(MODEL).await.unwrap();
+    assert!(place.join(WEIGHTS).is_file());
 }
 
 #[tokio::test]

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use pointsman_model::test_util::fp8::Fp8Model;
+
 /// Runs `pointsman serve --check` for a configuration beside a policy folder with these files.
 fn checked(config: &str, policies: &[(&str, &[u8])]) -> (i32, String, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -83,6 +85,18 @@ fn a_configuration_is_checked_with_its_policies_and_nobody_is_served() {
         assert_eq!(code, 1, "{out}");
         assert!(err.contains(why), "{why} not in {err}");
     }
+}
+
+#[test]
+fn a_model_in_fp8_is_refused_where_processors_are_to_compute_it() {
+    let folder = tempfile::tempdir().unwrap();
+    Fp8Model::write_demo(folder.path());
+    let model = folder.path().display();
+    let config = format!("[[models]]\nname = 'small'\npath = '{model}'");
+    let (code, out, err) = checked(&config, &[]);
+    assert_eq!(code, 1, "{out}");
+    let expected = "model small: tensor model.layers.0.self_attn.q_proj.weight is FP8, which only CUDA devices";
+    assert!(err.contains(expected), "{err}");
 }
 
 #[test]
