@@ -1,7 +1,7 @@
 //! `cargo xtask bench gateway`: what Pointsman costs before another server, and what others cost.
 //!
 //! Rounds go from one gateway to the next, so that all see the same machine. With `--quick`: fewer requests;
-//! with `--idle`: only what idle streams cost; with `--litellm`: only the requests a second
+//! with `--idle`: only what idle streams cost; with `--servers`: only what many servers cost; with `--litellm`: only the requests a second
 //! beside LiteLLM's proxy.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
@@ -48,7 +48,9 @@ const ROUNDS: usize = 3;
 const STREAMS: usize = 1000;
 /// Each takes two file descriptors of the gateway, of which a process often has 20,000.
 const IDLE_STREAMS: usize = 9_900;
-/// The time for which they are watched.
+/// The servers of a large fleet.
+const SERVERS: usize = 1_000;
+/// The time for which gateways are watched.
 const IDLE: Duration = Duration::from_secs(20);
 
 const fn load(prompt_bytes: usize, chunks: usize, arrivals: Arrivals, requests: usize) -> Load {
@@ -79,6 +81,9 @@ fn main() -> Result<()> {
         if has("--litellm") {
             return compare(&BESIDE_LITELLM, &LITELLM_LOADS, part).await;
         }
+        if has("--servers") {
+            return fleet(part).await;
+        }
         if !has("--idle") {
             compare(&PEERS, &LOADS, part).await?;
         }
@@ -94,7 +99,7 @@ async fn rest(part: usize) -> Result<()> {
         "\n{count} idle streams{:>20} {:>12} {:>12}",
         "MB", "KB each", "CPU %"
     );
-    for gateway in gateways(&PEERS, server.addr(), count).await? {
+    for gateway in gateways(&PEERS, &[server.addr()], count).await? {
         let cost = match idle::measure(&gateway, count, IDLE).await {
             Ok(cost) => cost,
             Err(error) => {
@@ -108,16 +113,44 @@ async fn rest(part: usize) -> Result<()> {
             gateway.peer.name(),
             format!("{} -> {}", before >> 20, after >> 20),
             (after.saturating_sub(before) >> 10) / count as u64,
-            100.0 * cost.cpu.as_secs_f64() / IDLE.as_secs_f64(),
+            percent(cost.cpu),
         );
     }
     Ok(())
 }
 
+/// Shows what many servers cost that nobody asks anything of: each gateway looks after them in its way.
+async fn fleet(part: usize) -> Result<()> {
+    let mut servers = Vec::new();
+    for _ in 0..SERVERS / part {
+        servers.push(StampServer::start().await?);
+    }
+    let addresses: Vec<SocketAddr> = servers.iter().map(StampServer::addr).collect();
+    let count = addresses.len();
+    println!("\n{count} servers{:>20} {:>12}", "MB", "CPU %");
+    for gateway in gateways(&PEERS, &addresses, 1).await? {
+        // Until all are found.
+        tokio::time::sleep(IDLE).await;
+        let cost = idle::measure(&gateway, 0, IDLE).await?;
+        println!(
+            "{:<20} {:>10} {:>12.2}",
+            gateway.peer.name(),
+            cost.resident.1 >> 20,
+            percent(cost.cpu),
+        );
+    }
+    Ok(())
+}
+
+/// The part of a processor that was taken while idle.
+fn percent(cpu: Duration) -> f64 {
+    100.0 * cpu.as_secs_f64() / IDLE.as_secs_f64()
+}
+
 /// Compares gateways under each load, with one part in `part` of its requests.
 async fn compare(peers: &[Peer], loads: &[(&str, Load)], part: usize) -> Result<()> {
     let server = StampServer::start().await?;
-    let gateways = gateways(peers, server.addr(), STREAMS).await?;
+    let gateways = gateways(peers, &[server.addr()], STREAMS).await?;
     println!(
         "Microseconds, p50 / p99. First: to the first byte. Chunk: a chunk's way. Gap: the longest between"
     );
@@ -150,13 +183,13 @@ async fn compare(peers: &[Peer], loads: &[(&str, Load)], part: usize) -> Result<
     Ok(())
 }
 
-/// The gateways of `peers` that are installed, each fit for so many streams at once.
-async fn gateways(peers: &[Peer], server: SocketAddr, streams: usize) -> Result<Vec<Gateway>> {
+/// The gateways of `peers` that are installed, each before these servers and fit for so many streams at once.
+async fn gateways(peers: &[Peer], servers: &[SocketAddr], streams: usize) -> Result<Vec<Gateway>> {
     let (tools, built) = (target().join("peers"), target().join("release"));
     let mut gateways = Vec::new();
     for peer in peers {
         match peer.program(&tools, &built) {
-            Some(program) => gateways.push(peer.start(&program, server, streams).await?),
+            Some(program) => gateways.push(peer.start(&program, servers, streams).await?),
             None => println!("{} is not installed, and left out", peer.name()),
         }
     }

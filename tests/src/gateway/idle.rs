@@ -24,7 +24,7 @@ pub struct IdleCost {
     pub cpu: Duration,
 }
 
-/// Opens `count` streams through a gateway, and watches them do nothing for `watched`.
+/// Opens `count` streams through a gateway, and watches it do nothing for `watched`.
 ///
 /// # Errors
 /// If a stream does not begin, or the system does not tell.

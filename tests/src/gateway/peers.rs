@@ -1,6 +1,7 @@
 //! The gateways that are compared, each as a process of its own.
 
 use std::fs;
+use std::iter;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -87,19 +88,19 @@ impl Peer {
         program.is_file().then_some(program)
     }
 
-    /// Starts the gateway before the server at `server`, fit for so many streams at once.
+    /// Starts the gateway before the servers at `servers`, fit for so many streams at once.
     ///
     /// # Errors
     /// If it does not start, or does not answer in time.
     pub async fn start(
         self,
         program: &Path,
-        server: SocketAddr,
+        servers: &[SocketAddr],
         streams: usize,
     ) -> Result<Gateway> {
         let folder = tempfile::tempdir()?;
         let addr = free_address()?;
-        let mut command = self.command(program, folder.path(), (addr, server), streams)?;
+        let mut command = self.command(program, folder.path(), (addr, servers), streams)?;
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(Stdio::null());
         let process = command.spawn().context(self.name())?;
@@ -117,25 +118,25 @@ impl Peer {
         self,
         program: &Path,
         folder: &Path,
-        (addr, server): (SocketAddr, SocketAddr),
+        (addr, servers): (SocketAddr, &[SocketAddr]),
         streams: usize,
     ) -> Result<Command> {
         let mut command = Command::new(program);
         let config = folder.join("config");
         match self {
             Peer::Pointsman => {
-                fs::write(&config, pointsman(server, streams))?;
+                fs::write(&config, pointsman(servers, streams))?;
                 command.args(["serve", "--log", "warn", "--listen", &addr.to_string()]);
                 command.arg("--config").arg(&config);
                 command.arg("--state").arg(folder);
             }
             Peer::Nginx => {
-                fs::write(&config, nginx(folder, addr, server))?;
+                fs::write(&config, nginx(folder, addr, servers))?;
                 command.arg("-c").arg(&config).args(["-g", "daemon off;"]);
             }
             Peer::Envoy => {
                 let config = folder.join("envoy.yaml");
-                fs::write(&config, envoy(addr, server))?;
+                fs::write(&config, envoy(addr, servers))?;
                 command.arg("-c").arg(&config);
                 command.args(["--concurrency", "2", "--log-level", "error"]);
             }
@@ -146,14 +147,15 @@ impl Peer {
                     "--policy",
                     "round_robin",
                 ]);
-                command.args(["--worker-urls", &format!("http://{server}")]);
+                command.arg("--worker-urls");
+                command.args(servers.iter().map(|server| format!("http://{server}")));
                 command.args(["--host", "127.0.0.1", "--port", &addr.port().to_string()]);
                 let metrics = free_address()?.port().to_string();
                 command.args(["--prometheus-port", &metrics, "--log-level", "error"]);
             }
             Peer::LiteLlm => {
                 let config = folder.join("litellm.yaml");
-                fs::write(&config, litellm(server))?;
+                fs::write(&config, litellm(servers))?;
                 command.arg("--config").arg(&config);
                 command.args(["--host", "127.0.0.1", "--port", &addr.port().to_string()]);
                 command.args(["--num_workers", "2", "--telemetry", "False"]);
@@ -165,14 +167,20 @@ impl Peer {
     }
 }
 
-/// The server with a slot for each stream.
-fn pointsman(server: SocketAddr, streams: usize) -> String {
+/// The servers, each with a slot for each stream.
+fn pointsman(servers: &[SocketAddr], streams: usize) -> String {
     let limits = "[http]\nconnections-max = 20000\nrequests-max = 20000\n";
-    format!("{limits}[[backends]]\nname = 'server'\nurl = 'http://{server}'\nslots = {streams}\n")
+    let servers = servers.iter().map(|server| {
+        let name = server.port();
+        format!("[[backends]]\nname = 's{name}'\nurl = 'http://{server}'\nslots = {streams}\n")
+    });
+    iter::once(limits.to_owned()).chain(servers).collect()
 }
 
-fn nginx(folder: &Path, addr: SocketAddr, server: SocketAddr) -> String {
+fn nginx(folder: &Path, addr: SocketAddr, servers: &[SocketAddr]) -> String {
     let folder = folder.display();
+    let servers = servers.iter().map(|server| format!("server {server}; "));
+    let servers: String = servers.collect();
     format!(
         "worker_processes 2;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
          events {{ worker_connections 16384; }}\n\
@@ -180,20 +188,25 @@ fn nginx(folder: &Path, addr: SocketAddr, server: SocketAddr) -> String {
          proxy_temp_path {folder}/proxy;\n  fastcgi_temp_path {folder}/f;\n  uwsgi_temp_path {folder}/u;\n  \
          scgi_temp_path {folder}/s;\n  client_max_body_size 16m;\n  client_body_buffer_size 1m;\n  \
          keepalive_requests 1000000;\n  tcp_nodelay on;\n  \
-         upstream server {{ server {server}; keepalive 256; keepalive_requests 1000000; }}\n  \
+         upstream server {{ {servers}keepalive 256; keepalive_requests 1000000; }}\n  \
          server {{\n    listen {addr};\n    location / {{\n      proxy_pass http://server;\n      \
          proxy_http_version 1.1;\n      proxy_set_header Connection \"\";\n      proxy_buffering off;\n    }}\n  }}\n}}\n"
     )
 }
 
-fn litellm(server: SocketAddr) -> String {
-    format!(
-        "model_list:\n- model_name: bench\n  litellm_params:\n    model: openai/bench\n    \
-         api_base: http://{server}/v1\n    api_key: none\n"
-    )
+fn litellm(servers: &[SocketAddr]) -> String {
+    let servers = servers.iter().map(|server| {
+        format!(
+            "- model_name: bench\n  litellm_params:\n    model: openai/bench\n    \
+             api_base: http://{server}/v1\n    api_key: none\n"
+        )
+    });
+    iter::once("model_list:\n".to_owned())
+        .chain(servers)
+        .collect()
 }
 
-fn envoy(addr: SocketAddr, server: SocketAddr) -> String {
+fn envoy(addr: SocketAddr, servers: &[SocketAddr]) -> String {
     let address = |addr: SocketAddr| {
         format!(
             "{{socket_address: {{address: {}, port_value: {}}}}}",
@@ -201,6 +214,10 @@ fn envoy(addr: SocketAddr, server: SocketAddr) -> String {
             addr.port()
         )
     };
+    let endpoints = servers.iter().map(|server| {
+        let address = address(*server);
+        format!("{{endpoint: {{address: {address}}}}}")
+    });
     format!(
         "static_resources:\n  listeners:\n  - address: {}\n    filter_chains:\n    - filters:\n      \
          - name: envoy.filters.network.http_connection_manager\n        typed_config:\n          \
@@ -211,9 +228,9 @@ fn envoy(addr: SocketAddr, server: SocketAddr) -> String {
          \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router\n  clusters:\n  \
          - name: server\n    type: STATIC\n    circuit_breakers: {{thresholds: [{{max_connections: 20000, \
          max_pending_requests: 20000, max_requests: 20000}}]}}\n    load_assignment:\n      cluster_name: server\n      \
-         endpoints: [{{lb_endpoints: [{{endpoint: {{address: {}}}}}]}}]\n",
+         endpoints: [{{lb_endpoints: [{}]}}]\n",
         address(addr),
-        address(server)
+        endpoints.collect::<Vec<_>>().join(", ")
     )
 }
 
