@@ -199,7 +199,6 @@ mod curious {
 
 #[test]
 fn the_host_is_told_what_each_hook_needs() {
-    use pointsman_sdk::wire::lifecycle;
     let [need] = &curious::instance().describe().needs[..] else {
         panic!("there is one hook");
     };
