@@ -223,12 +223,8 @@ impl Emulation {
 
     /// Has a link between devices fail after so many more sums of any of them; absent: none does.
     pub fn fail_sums_after(&self, sums: Option<u32>) {
-        // SAFETY: `emulation/stub_nccl.cpp` has this type there.
-        let set = unsafe {
-            self.nccl
-                .get::<unsafe extern "C" fn(c_long)>(b"pointsman_stub_nccl_fail_after")
-        };
-        let set = set.expect("the emulation has its switches");
+        let set: Symbol<'_, unsafe extern "C" fn(c_long)> =
+            switch(&self.nccl, "pointsman_stub_nccl_fail_after");
         // SAFETY: takes a number and keeps it.
         unsafe { set(sums.map_or(-1, c_long::from)) };
     }
@@ -236,12 +232,8 @@ impl Emulation {
     /// Number of communicators that nobody has let go of.
     #[must_use]
     pub fn communicators(&self) -> i64 {
-        // SAFETY: `emulation/stub_nccl.cpp` has this type there.
-        let get = unsafe {
-            self.nccl
-                .get::<unsafe extern "C" fn() -> c_long>(b"pointsman_stub_nccl_communicators")
-        };
-        let get = get.expect("the emulation has its switches");
+        let get: Symbol<'_, unsafe extern "C" fn() -> c_long> =
+            switch(&self.nccl, "pointsman_stub_nccl_communicators");
         // SAFETY: returns a number.
         unsafe { get() }
     }
@@ -295,9 +287,13 @@ impl Emulation {
     }
 
     fn symbol<T>(&self, name: &str) -> Symbol<'_, T> {
-        // SAFETY: each caller writes the type that `emulation/stub.cpp` has there.
-        unsafe { self.driver.get(name.as_bytes()) }.expect("the emulation has its switches")
+        switch(&self.driver, name)
     }
+}
+
+fn switch<'a, T>(library: &'a Library, name: &str) -> Symbol<'a, T> {
+    // SAFETY: each caller writes the type that the library's source has there.
+    unsafe { library.get(name.as_bytes()) }.expect("the emulation has its switches")
 }
 
 fn load(path: &Path) -> Library {

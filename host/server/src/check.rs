@@ -25,7 +25,7 @@ use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Sna
 use pointsman_text::ModelText;
 
 use crate::advice::advice;
-use crate::config::{Config, DeviceConfig, Hardware, StateNeed};
+use crate::config::{Config, Hardware, StateNeed};
 use crate::{embedded, hub, memory, models, state};
 
 /// The result of a check.
@@ -101,17 +101,11 @@ fn check_models(config: &Config) -> Result<BTreeMap<String, OpenModel>> {
 
 /// Refuses executors of processors whose models those do not compute.
 fn check_executors(config: &Config, models: &BTreeMap<String, OpenModel>) -> Result<()> {
-    for executor in &config.executors {
-        let wanted = executor.device.as_ref();
-        let mut devices = config.devices.iter();
-        let device = devices.find(|device| wanted.is_none_or(|name| *name == device.name));
-        if device.is_some_and(DeviceConfig::is_processors) {
-            for model in &executor.models {
-                let open = models.get(model);
-                open.map_or(Ok(()), OpenModel::for_processors)
-                    .with_context(|| format!("model {model}"))?;
-            }
-        }
+    let executors = config.executors_on_processors();
+    let named = executors.flat_map(|executor| &executor.models);
+    for (name, model) in named.filter_map(|name| models.get_key_value(name)) {
+        let checked = model.for_processors();
+        checked.with_context(|| format!("model {name}"))?;
     }
     Ok(())
 }

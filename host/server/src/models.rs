@@ -29,7 +29,7 @@ use pointsman_text::ModelText;
 use tokio::sync::mpsc;
 use tracing::info;
 
-use crate::config::{Config, Hardware};
+use crate::config::Config;
 use crate::devices::LocalDevice;
 use crate::embedded;
 use crate::local_model::LocalModel;
@@ -285,13 +285,7 @@ impl Engine {
 /// If a file of a model is missing or wrong; the error names the model.
 pub fn load_all(config: &Config) -> Result<Vec<ServedModel>> {
     let models: Vec<ServedModel> = config.models.iter().map(load).collect::<Result<_>>()?;
-    let devices = config.devices.iter();
-    let of_processors = devices.filter(|device| match device.hardware {
-        Hardware::Processors { .. } => true,
-        Hardware::Cuda { .. } => false,
-    });
-    let executors = of_processors.flat_map(|device| config.executors_on(device));
-    for executor in executors {
+    for executor in config.executors_on_processors() {
         for model in named(&models, &executor.models) {
             let read = loaded(model).model.in_memory();
             read.with_context(|| format!("model {}", model.entry.name))?;

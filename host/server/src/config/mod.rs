@@ -339,6 +339,13 @@ impl Config {
         })
     }
 
+    /// The executors of models on devices of processors.
+    pub(crate) fn executors_on_processors(&self) -> impl Iterator<Item = &ExecutorConfig> {
+        let devices = self.devices.iter();
+        let of_processors = devices.filter(|device| device.is_processors());
+        of_processors.flat_map(|device| self.executors_on(device))
+    }
+
     /// Reads a file of this text, without flags, on a machine of two processors.
     pub(crate) fn of_text(text: &str) -> Result<Self, ConfigError> {
         let source = TomlText::new(Path::new("pointsman.toml"), text);
