@@ -391,6 +391,12 @@ impl WithPoison for CudaBackend {
 impl Drop for CudaBackend {
     fn drop(&mut self) {
         let _quiet = quiet();
+        // A sum that waits for another rank ends with the way to it, and the stream goes on then.
+        self.leave();
+        // The pool and the weights, which are not the stream's, may go next. A context that is lost has nothing under
+        // way, and says so.
+        let waited = self.stream.synchronize();
+        self.life.context.record_err(waited);
         // SAFETY: nothing uses them afterwards.
         unsafe { ManuallyDrop::drop(&mut self.swaps) };
         // SAFETY: the same.

@@ -12,6 +12,8 @@
 //!    once could wait for each other.
 //! 3. Who makes a step needs no quiet ([`crate::graphs::quiet`]) once a rank has begun it: whoever keeps others quiet
 //!    may be waiting for a device, and with it for that step.
+//! 4. What was launched behind a sum runs once that has ended: a backend gives memory back after its stream has come to
+//!    its end (`tests/ranks_lost.rs`).
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

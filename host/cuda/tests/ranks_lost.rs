@@ -147,6 +147,37 @@ fn a_backend_hears_at_its_next_step_that_another_has_lost_a_rank() {
 }
 
 #[test]
+fn the_last_backend_to_go_takes_the_memory_once_its_ranks_have_come_to_their_ends() {
+    let emulated = four();
+    let ranks = two();
+    let (mut after, mut places) = (0, 0);
+    loop {
+        let mut only = backend(&ranks).unwrap();
+        emulated.lose_device_after(1, Some(after));
+        // The other rank has launched what comes after the sum for which it waits.
+        let lost = steps(&mut only);
+        emulated.lose_device_after(1, None);
+        drop(only);
+        assert_eq!(emulated.allocated(), 0, "after {after}");
+        if lost.is_ok() {
+            break;
+        }
+        after += 1 + after / 4;
+        places += 1;
+    }
+    assert!(places > 10, "{places}");
+}
+
+#[test]
+fn no_rank_writes_to_memory_that_was_given_back() {
+    let tests = ["the_last_backend_to_go_takes_the_memory_once_its_ranks_have_come_to_their_ends"];
+    let output = emulation::sanitized(&tests).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+#[test]
 fn a_copy_that_fails_on_one_rank_is_the_failure_of_all() {
     let emulated = four();
     let ranks = two();
