@@ -188,6 +188,22 @@ pub struct StepTime {
     pub took: Micros,
 }
 
+// === impl ReconcilerReport ===
+
+impl ReconcilerReport {
+    /// Each hook with the name of the policy that holds it, or of the rule that decides it, in the
+    /// order of a round.
+    pub fn holders(&self) -> impl Iterator<Item = (Hook, &str)> {
+        let holder = |hook| {
+            let mut policies = self.policies.iter();
+            let holder = policies.find(|policy| policy.held.contains(hook));
+            holder.map_or("built-in rule", |policy| &policy.name)
+        };
+        let hooks = Hook::ALL.into_iter();
+        hooks.map(move |hook| (hook, holder(hook)))
+    }
+}
+
 // === impl PolicyReport ===
 
 impl PolicyReport {

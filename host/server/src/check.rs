@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use pointsman_component::PolicyEngine;
-use pointsman_core::{Hook, Machine, Micros, Needs};
+use pointsman_core::{Machine, Micros, Needs};
 use pointsman_cuda::probe;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::provider::ModelSource;
@@ -189,10 +189,7 @@ fn summary(config: &Config, report: &ReconcilerReport) -> String {
     let tenants: Vec<&str> = config.tenants.iter().map(|it| &*it.name).collect();
     line("tenants", &or_none(&tenants));
     line("keys", &config.keys.len().to_string());
-    for hook in Hook::ALL {
-        let mut policies = report.policies.iter();
-        let holder = policies.find(|policy| policy.held.contains(hook));
-        let holder = holder.map_or("built-in rule", |policy| &policy.name);
+    for (hook, holder) in report.holders() {
         line(hook.as_str(), holder);
     }
     text

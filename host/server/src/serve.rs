@@ -342,23 +342,15 @@ impl Server {
     /// The first lines an operator sees: what is served, who decides, and how to try it.
     fn announce(&self, config: &Config) {
         let report = self.reconciler.report.borrow();
-        let holder = |hook: Hook| {
-            let mut policies = report.policies.iter();
-            let holder = policies.find(|policy| policy.held.contains(hook));
-            holder.map_or("built-in rule", |policy| &policy.name)
-        };
+        let holders = report.holders();
+        let holders: Vec<String> = holders
+            .map(|(hook, holder)| format!("{}: {holder}", hook.as_str()))
+            .collect();
         let catalog = Arc::clone(&self.fleet.catalog().borrow());
         let models: Vec<&str> = catalog.models.iter().map(|model| &*model.name).collect();
         let url = self.url(config);
         info!(models = models.join(", "), "serving on {url}");
-        info!(
-            admission = holder(Hook::Admission),
-            priority = holder(Hook::Priority),
-            routing = holder(Hook::Routing),
-            preemption = holder(Hook::Preemption),
-            budget = holder(Hook::Budget),
-            "policies in force"
-        );
+        info!(hooks = holders.join(", "), "policies in force");
         match &config.policies.folder {
             Some(folder) => info!(folder = %folder.display(), "policy folder watched"),
             None => info!("no policy folder; make ./policies.d and start again, or use --policies"),

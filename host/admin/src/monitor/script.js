@@ -1,7 +1,6 @@
 "use strict";
 (() => {
-  const HOOKS = ["admission", "priority", "routing", "preemption", "budget"],
-    POLL_MS = 1000, LATE_MS = 5000, HISTORY = 60, ROWS_MAX = 200, TRANSACTIONS = 20, DECISION = "decision on ";
+  const POLL_MS = 1000, LATE_MS = 5000, HISTORY = 60, ROWS_MAX = 200, TRANSACTIONS = 20, DECISION = "decision on ";
   const $ = (id) => document.getElementById(id);
   const count = (n) => n == null ? "–" : Math.round(n).toLocaleString("en-US");
   const scaled = (n, units, base) => {
@@ -402,8 +401,7 @@
   };
 
   const drawPolicies = (policies, at) => {
-    const hooks = HOOKS.map((hook) => {
-      const holder = policies.hooks[hook];
+    const hooks = Object.entries(policies.hooks).map(([hook, holder]) => {
       const box = el("div");
       box.dataset.hook = hook;
       box.append(el("span", hook), el("strong", holder ? holder.policy : "built-in rule"));

@@ -23,9 +23,9 @@ use pointsman_policy::{
 use super::in_time;
 use shape::{
     CanarySeen, Compared, ComparedReason, DescribedSetting, Example, FaultShape, HookConflict,
-    HookHolder, LeftOutFile, ListedPolicy, ListedRefusal, ListedTransaction, PolicyCounters,
-    PolicyFile, PolicyFolder, ProbationShape, Quantiles, QuarantinedVersion, RestoredState,
-    ShadowListing, StateFolder, Verdict,
+    HookHolder, HookName, LeftOutFile, ListedPolicy, ListedRefusal, ListedTransaction,
+    PolicyCounters, PolicyFile, PolicyFolder, ProbationShape, Quantiles, QuarantinedVersion,
+    RestoredState, ShadowListing, StateFolder, Verdict,
 };
 
 pub use shape::PolicyListing;
@@ -97,7 +97,7 @@ impl PolicyListing {
 fn hooks_by_holder(
     status: &[PolicyStatus],
     report: &ReconcilerReport,
-) -> BTreeMap<&'static str, Option<HookHolder>> {
+) -> BTreeMap<HookName, Option<HookHolder>> {
     let holder = |hook: Hook| {
         let mut policies = status.iter();
         let in_force = policies.find(|policy| policy.in_force.contains(hook))?;
@@ -109,7 +109,7 @@ fn hooks_by_holder(
         })
     };
     let hooks = Hook::ALL.into_iter();
-    hooks.map(|hook| (hook.as_str(), holder(hook))).collect()
+    hooks.map(|hook| (HookName(hook), holder(hook))).collect()
 }
 
 fn listed(policy: &PolicyReport, status: &[PolicyStatus]) -> ListedPolicy {

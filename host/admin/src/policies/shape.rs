@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use pointsman_core::Hook;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// Everything about policies: who decides what, what was refused, what happened lately.
@@ -12,7 +13,8 @@ pub struct PolicyListing {
     /// The time of this state, on the host's clock.
     pub(super) at_micros: u64,
     /// The holder of each hook; null: the built-in rule.
-    pub(super) hooks: BTreeMap<&'static str, Option<HookHolder>>,
+    #[schemars(with = "BTreeMap<&'static str, Option<HookHolder>>")]
+    pub(super) hooks: BTreeMap<HookName, Option<HookHolder>>,
     pub(super) policies: Vec<ListedPolicy>,
     /// Versions that were refused, by the name of the policy.
     pub(super) refused: Vec<ListedRefusal>,
@@ -30,6 +32,16 @@ pub struct PolicyListing {
     pub(super) ordered: BTreeMap<&'static str, Option<String>>,
     pub(super) state: StateFolder,
     pub(super) shadows: Vec<ShadowListing>,
+}
+
+/// A hook as a key, written as its name. Keys are in the order of a round.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct HookName(pub(super) Hook);
+
+impl Serialize for HookName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.as_str())
+    }
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

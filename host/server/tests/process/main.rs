@@ -186,9 +186,7 @@ fn the_first_lines_say_what_is_served_by_whom_and_how_to_try_it() {
     for expected in [
         "models=\"demo\"",
         "policies in force",
-        "routing=\"memory-aware\"",
-        "priority=\"aging\"",
-        "admission=\"budget\"",
+        "admission: budget, priority: aging, routing: memory-aware",
         "/v1/chat/completions",
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
