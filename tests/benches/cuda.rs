@@ -1,8 +1,8 @@
 //! `cargo xtask bench cuda`: models of random weights on a CUDA device, as shares of what its memory and its
 //! matrix units can do, and the same under a whole server.
 //!
-//! With `--quick`: the smaller model alone. With `--peer`: the same steps by transformers, which has to be there
-//! for `python3`.
+//! With `--devices N`: by the first N devices together. With `--quick`: the smaller model alone. With `--peer`: the same
+//! steps by transformers on one device, which has to be there for `python3`.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_cuda::ceilings::{self, Ceilings};
-use pointsman_cuda::probe;
+use pointsman_cuda::{CudaDevices, probe};
 use pointsman_executor::job::Sampling;
-use pointsman_tests::cuda::{ARCHITECTURES, Case, OnDevice, served};
+use pointsman_tests::cuda::{ARCHITECTURES, Case, OnDevices, ServedLoad, served};
 
 /// Tokens that sequences have while the next ones are generated.
 const CONTEXT: u32 = 512;
@@ -22,21 +22,23 @@ const CONTEXT: u32 = 512;
 const BATCHES: [u32; 4] = [1, 8, 64, 256];
 /// Tokens of a prompt.
 const PROMPTS: [u32; 2] = [512, 2048];
-/// Clients of the server, requests of all of them, and tokens of each answer.
-const LOAD: (usize, usize, u32) = (64, 256, 128);
+const LOAD: ServedLoad = ServedLoad {
+    clients: 64,
+    requests: 256,
+    tokens: 128,
+};
 const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/cuda_peer.py");
 
 fn main() -> Result<()> {
     let has = |name: &str| std::env::args().any(|arg| arg == name);
-    let devices = match probe::devices() {
-        Ok(devices) => devices,
-        Err(none) => {
-            println!("Nothing was measured: {none}");
-            return Ok(());
-        }
-    };
-    let device = devices.first().context("no device")?;
-    println!("CUDA device {device}");
+    let ordinals: Vec<usize> = (0..devices_asked()?).collect();
+    if let Err(none) = CudaDevices::probe(&ordinals) {
+        println!("Nothing was measured: {none}");
+        return Ok(());
+    }
+    for device in &probe::devices()?[..ordinals.len()] {
+        println!("CUDA device {device}");
+    }
     let ceilings = ceilings::measure(0)?;
     println!(
         "Copied {:.2} TB/s, read by a product {:.2} TB/s, {:.0} TFLOP/s.",
@@ -51,24 +53,33 @@ fn main() -> Result<()> {
         ARCHITECTURES.len()
     };
     for architecture in &ARCHITECTURES[..shapes] {
-        println!(
-            "\n{}, bf16, random weights, context {CONTEXT}",
-            architecture.name
-        );
+        let (name, devices) = (architecture.name, ordinals.len());
+        println!("\n{name}, bf16, random weights, context {CONTEXT}, devices {devices}");
         let config = architecture.write(folder.path())?;
-        alone(&config, &ceilings)?;
+        alone(&ordinals, &config, &ceilings)?;
         if has("--peer") {
             peer(&config)?;
         }
-        under_load(&config)?;
+        under_load(&ordinals, &config)?;
     }
     Ok(())
 }
 
+/// Number of devices that compute together.
+fn devices_asked() -> Result<usize> {
+    let mut args = std::env::args().skip_while(|arg| arg != "--devices");
+    if args.next().is_none() {
+        return Ok(1);
+    }
+    let count = args.next().unwrap_or_default();
+    let number = count.parse().ok().filter(|number| *number > 0);
+    number.with_context(|| format!("--devices takes a number of devices, not `{count}`"))
+}
+
 /// Measures steps of a model alone.
-fn alone(config: &Path, ceilings: &Ceilings) -> Result<()> {
+fn alone(ordinals: &[usize], config: &Path, ceilings: &Ceilings) -> Result<()> {
     let batch_max = BATCHES[BATCHES.len() - 1];
-    let mut model = OnDevice::new(config, batch_max * (CONTEXT + 16))?;
+    let mut model = OnDevices::new(ordinals, config, batch_max * (CONTEXT + 16))?;
     println!("step            batch  greedy ms  drawn ms  top-p ms   tokens/s  of the least time");
     let nucleus = Sampling {
         top_p: 0.9,
@@ -99,16 +110,15 @@ fn alone(config: &Path, ceilings: &Ceilings) -> Result<()> {
 }
 
 /// Measures the model under a server.
-fn under_load(config: &Path) -> Result<()> {
-    let (clients, requests, tokens) = LOAD;
+fn under_load(ordinals: &[usize], config: &Path) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let load = runtime.block_on(served(config, clients, requests, tokens))?;
+    let load = runtime.block_on(served(ordinals, config, LOAD))?;
     println!("server          clients requests   tokens/s  sequences/step  step ms  waited   idle");
     println!(
         "{:>22} {:>9} {:>10.0} {:>15.1} {:>8.2} {:>6.2}% {:>5.2}%",
-        clients,
+        LOAD.clients,
         load.requests,
         load.tokens,
         load.sequences,

@@ -1,4 +1,5 @@
-//! The benchmark `cuda`: models of random weights on a CUDA device, alone and under a whole server.
+//! The benchmark `cuda`: models of random weights on a CUDA device, or on several together, alone and under a whole
+//! server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,17 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use pointsman_core::BlockId;
 use pointsman_cuda::ceilings::Ceilings;
-use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
+use pointsman_cuda::{CudaDevices, kv_bytes_per_token, weight_bytes};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
-use pointsman_engine::backend::{
-    Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice, TokenChooser as _,
-};
+use pointsman_engine::backend::{Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice};
 use pointsman_engine::sample::Tokens;
 use pointsman_executor::job::Sampling;
 use pointsman_model::config::{Head, LlamaConfig};
 use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
 use pointsman_model::open::OpenModel;
+use pointsman_model::split::Rank;
 use pointsman_server::config::{Config, DeviceConfig};
 use serde_json::json;
 
@@ -45,6 +45,17 @@ pub struct Architecture {
     head_dim: u32,
     is_tied: bool,
 }
+
+/// A model for trying the benchmark.
+pub const TINY: Architecture = Architecture {
+    name: "tiny",
+    hidden: 128,
+    inner: 64,
+    layers: 1,
+    heads: 8,
+    head_dim: 16,
+    is_tied: true,
+};
 
 /// Llama 3.2 1B and Llama 3.1 8B.
 pub const ARCHITECTURES: [Architecture; 2] = [
@@ -79,15 +90,16 @@ pub struct Case {
     pub new: u32,
 }
 
-/// A model on a device, with its KV pool.
-pub struct OnDevice {
-    backend: CudaBackend,
-    model: Arc<OpenModel>,
+/// A model on a device, or on several together, with its KV pool.
+pub struct OnDevices {
+    backend: Box<dyn Backend>,
+    /// The part of the model that the first device has, which is the largest.
+    part: OpenModel,
 }
 
-impl std::fmt::Debug for OnDevice {
+impl std::fmt::Debug for OnDevices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.backend.fmt(f)
+        f.debug_struct("OnDevices").finish_non_exhaustive()
     }
 }
 
@@ -112,12 +124,12 @@ impl Architecture {
     }
 }
 
-impl OnDevice {
-    /// Puts a model of random weights on the first device, with room for `tokens` tokens of KV.
+impl OnDevices {
+    /// Puts a model of random weights on CUDA devices, with room for `tokens` tokens of KV.
     ///
     /// # Errors
-    /// If the device has no room for it.
-    pub fn new(config: &Path, tokens: u32) -> Result<Self> {
+    /// If a device has no room for it, or it cannot be split over them.
+    pub fn new(ordinals: &[usize], config: &Path, tokens: u32) -> Result<Self> {
         let files = ModelFiles::Dummy(Dummy::new(config, SEED));
         let model = Arc::new(OpenModel::open(&files)?);
         let shape = KvShape {
@@ -125,9 +137,14 @@ impl OnDevice {
             blocks_total: tokens.div_ceil(TOKENS_PER_BLOCK),
         };
         let blocks = shape.blocks(kv_bytes_per_token(model.config()));
-        let device = CudaDevice::new(0, blocks)?;
-        let backend = CudaBackend::new(&device, Arc::clone(&model), shape)?;
-        Ok(Self { backend, model })
+        let devices = CudaDevices::new(ordinals, blocks)?;
+        let first = Rank {
+            index: 0,
+            count: ordinals.len(),
+        };
+        let part = model.part(first)?;
+        let backend = devices.load(model, shape, &mut |_| ())?;
+        Ok(Self { backend, part })
     }
 
     /// The median time of a step, from the tokens to the next ones: the likeliest, or drawn.
@@ -165,7 +182,8 @@ impl OnDevice {
         for _ in 0..STEPS.0 + STEPS.1 {
             let now = clock();
             self.backend.forward(&chunks, &mut Vec::new())?;
-            self.backend.choose(&choices, possible)?;
+            let chooser = self.backend.chooser().context("tokens are chosen there")?;
+            chooser.choose(&choices, possible)?;
             times.push(now());
         }
         let counted = &mut times[STEPS.0..];
@@ -174,10 +192,10 @@ impl OnDevice {
     }
 
     /// The least time that a step can take: that in which all it needs is read from memory, or in which its
-    /// products are computed, whichever is longer.
+    /// products are computed, whichever is longer; of several devices on the first, without the sums.
     #[must_use]
     pub fn least(&self, case: Case, ceilings: &Ceilings) -> Duration {
-        let config = self.model.config();
+        let config = self.part.config();
         let (batch, new) = (f64::from(case.batch), f64::from(case.new));
         let read = self.weights_read() + self.kv_read(case);
         let matrices = (config.layers * layer_numbers(config)) as f64;
@@ -192,17 +210,17 @@ impl OnDevice {
 
     /// Bytes of weights that a step reads: all but the table of embeddings, of which it reads rows.
     fn weights_read(&self) -> f64 {
-        let config = self.model.config();
+        let config = self.part.config();
         let table = match config.head {
             Head::Tied => 0,
             Head::Own => config.vocab_size * config.hidden_size * 2,
         };
-        (weight_bytes(&self.model) - table as u64) as f64
+        (weight_bytes(&self.part) - table as u64) as f64
     }
 
     fn kv_read(&self, case: Case) -> f64 {
         let tokens = u64::from(case.batch) * u64::from(case.context + case.new);
-        (tokens * kv_bytes_per_token(self.model.config())) as f64
+        (tokens * kv_bytes_per_token(self.part.config())) as f64
     }
 }
 
@@ -212,17 +230,27 @@ fn layer_numbers(config: &LlamaConfig) -> usize {
     attention + 3 * config.hidden_size * config.intermediate_size
 }
 
-/// Measures a server with the default policies that has the model on the first device, under `clients` clients
-/// in a closed loop, for `requests` requests of up to `tokens` tokens.
+/// The load of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct ServedLoad {
+    /// Clients in a closed loop.
+    pub clients: usize,
+    /// Requests of all of them.
+    pub requests: usize,
+    /// Tokens of each answer.
+    pub tokens: u32,
+}
+
+/// Measures a server with the default policies that has the model on CUDA devices under a load.
 ///
 /// # Errors
 /// If the server does not start, or a request fails.
-pub async fn served(
-    config: &Path,
-    clients: usize,
-    requests: usize,
-    tokens: u32,
-) -> Result<UnderLoad> {
+pub async fn served(ordinals: &[usize], config: &Path, load: ServedLoad) -> Result<UnderLoad> {
+    let ServedLoad {
+        clients,
+        requests,
+        tokens,
+    } = load;
     let name = config.file_stem().and_then(|stem| stem.to_str());
     let name = name.context("a model has a name")?.to_owned();
     let source = ModelSource::Dummy {
@@ -231,7 +259,7 @@ pub async fn served(
     };
     let serving = Serving::start(|all: &mut Config| {
         all.models = vec![ModelConfig::new(&name, source)];
-        all.devices = vec![DeviceConfig::with_cuda("gpu0", 0)];
+        all.devices = vec![DeviceConfig::with_cuda("gpu0", ordinals)];
         let mut executor = ExecutorConfig::new(&name);
         executor.terms.slots = u32::try_from(clients).unwrap_or(u32::MAX);
         all.executors = vec![executor];

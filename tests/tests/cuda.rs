@@ -3,17 +3,26 @@
 use anyhow::{Context, Result, ensure};
 use pointsman_cuda::emulation;
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
+use pointsman_executor::job::Sampling;
 use pointsman_model::test_util::fp8::Fp8Model;
+use pointsman_server::check::check;
 use pointsman_server::config::{Config, DeviceConfig};
 use pointsman_tests::client::{Client, chat, streamed_chat};
+use pointsman_tests::cuda::{Case, OnDevices, ServedLoad, TINY, served};
 use pointsman_tests::log::Log;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
 /// The demo model on the processors as `near`, and on a CUDA device as `gpu`.
 fn both(config: &mut Config) {
-    config.devices.push(DeviceConfig::with_cuda("gpu0", 0));
+    config.devices.push(DeviceConfig::with_cuda("gpu0", &[0]));
     config.executors = vec![named("near", None), named("gpu", Some("gpu0"))];
+}
+
+/// The demo model on the processors as `near`, and on these CUDA devices together as `gpu`.
+fn together(config: &mut Config, ordinals: &[usize]) {
+    both(config);
+    config.devices[1] = DeviceConfig::with_cuda("gpu0", ordinals);
 }
 
 fn named(name: &str, device: Option<&str>) -> ExecutorConfig {
@@ -22,6 +31,20 @@ fn named(name: &str, device: Option<&str>) -> ExecutorConfig {
         device: device.map(str::to_owned),
         ..ExecutorConfig::new("demo")
     }
+}
+
+/// The refusal of a start with such a configuration, which its check has to tell as well.
+async fn refused(tune: impl FnOnce(&mut Config)) -> Result<String> {
+    let mut checked = None;
+    let started = Serving::start(|config| {
+        tune(config);
+        checked = Some(check(config));
+    });
+    let refused = format!("{:#}", started.await.err().context("it started")?);
+    let checked = checked.and_then(Result::err);
+    let checked = format!("{:#}", checked.context("its check is good")?);
+    ensure!(checked == refused, "{checked} and {refused}");
+    Ok(refused)
 }
 
 fn on(kind: &str, mut body: Value) -> Value {
@@ -112,7 +135,7 @@ async fn weights_go_to_the_device_and_into_memory_once_processors_compute_them_a
     let log = Log::begin("info")?;
     let serving = Serving::start(|config| {
         config.models = vec![ModelConfig::new("told", ModelSource::Embedded)];
-        config.devices.push(DeviceConfig::with_cuda("gpu0", 0));
+        config.devices.push(DeviceConfig::with_cuda("gpu0", &[0]));
         config.executors = vec![ExecutorConfig {
             device: Some("gpu0".to_owned()),
             ..ExecutorConfig::new("told")
@@ -156,31 +179,27 @@ async fn a_model_in_fp8_is_served_by_a_device_that_has_it_and_refused_elsewhere_
     let emulated = emulation::alone();
     let folder = tempfile::tempdir()?;
     Fp8Model::write_demo(folder.path());
-    let start = async |device: &str| {
-        Serving::start(|config| {
-            let source = ModelSource::Path(folder.path().to_owned());
+    let on = |device: &'static str| {
+        let folder = folder.path().to_owned();
+        move |config: &mut Config| {
+            let source = ModelSource::Path(folder);
             config.models = vec![ModelConfig::new("demo", source)];
-            config.devices.push(DeviceConfig::with_cuda("gpu0", 0));
+            config.devices.push(DeviceConfig::with_cuda("gpu0", &[0]));
             config.executors = vec![named("gpu", Some(device))];
-        })
-        .await
+        }
     };
-    let refused = async |device: &str| {
-        let refused = start(device).await.err().context("it started")?;
-        anyhow::Ok(format!("{refused:#}"))
-    };
-    let said = refused("cpu0").await?;
+    let said = refused(on("cpu0")).await?;
     let expected =
         "model demo: tensor model.layers.0.self_attn.q_proj.weight is FP8, which only CUDA devices";
     ensure!(said.contains(expected), "{said}");
     emulated.set_capability(8, 6);
-    let said = refused("gpu0").await?;
+    let said = refused(on("gpu0")).await?;
     ensure!(
         said.contains("has compute capability 8.6, and FP8"),
         "{said}"
     );
     emulated.set_capability(8, 9);
-    let serving = start("gpu0").await?;
+    let serving = Serving::start(on("gpu0")).await?;
     let text = answer(serving.client, "cuda", "gpu").await?;
     ensure!(text == "Five comes after four.", "{text}");
     serving.idle().await?;
@@ -228,10 +247,142 @@ async fn a_server_without_the_device_or_the_memory_it_wants_does_not_start_and_s
     };
     let said = refused(|device| device.kv_bytes = Some(62 << 20)).await?;
     ensure!(said.contains("device gpu0: its models take"), "{said}");
-    let said = refused(|device| *device = DeviceConfig::with_cuda("gpu0", 5)).await?;
+    let said = refused(|device| *device = DeviceConfig::with_cuda("gpu0", &[5])).await?;
     ensure!(
         said.contains("there is no CUDA device 5: the driver has 1"),
         "{said}"
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_is_served_by_two_devices_together_and_again_when_one_of_them_was_lost()
+-> Result<()> {
+    let emulated = emulation::alone();
+    emulated.set_devices(2);
+    let serving = Serving::start(|config| together(config, &[0, 1])).await?;
+    let client = serving.client;
+    let near = answer(client, "cpu", "near").await?;
+    let text = answer(client, "cuda", "gpu").await?;
+    ensure!(text == near, "{text} and {near}");
+    ensure!(emulated.communicators() == 2, "one device computes");
+    let devices = client.get("/admin/devices").await?.json()?;
+    let devices = devices["devices"].as_array().context("no devices")?;
+    let names: Vec<&Value> = devices.iter().map(|device| &device["name"]).collect();
+    ensure!(names == ["cpu0", "gpu0"], "{names:?}");
+    let executors = client.get("/admin/executors").await?.json()?;
+    let gpu = &executors["executors"][1];
+    ensure!(gpu["kind"] == "cuda" && gpu["device"] == "gpu0", "{gpu}");
+    for device in [1, 0] {
+        emulated.lose_device_after(device, Some(20));
+        let lost = on("cuda", chat("What comes after four?"));
+        let lost = client.post("/v1/chat/completions", &lost).await?.json()?;
+        emulated.lose_device_after(device, None);
+        ensure!(lost["error"]["code"] == "nowhere_left", "{lost}");
+        let again = answer(client, "cuda", "gpu").await?;
+        ensure!(again == text, "{again} once {device} was lost");
+    }
+    serving.idle().await?;
+    serving.server.stop().await?;
+    let left = (emulated.allocated(), emulated.communicators());
+    ensure!(left == (0, 0), "{left:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_split_is_refused_by_name_at_a_start_and_by_its_check() -> Result<()>
+{
+    let emulated = emulation::alone();
+    emulated.set_devices(3);
+    let said = refused(|config| together(config, &[0, 1, 2])).await?;
+    let expected = "model demo: a model whose num_key_value_heads is 2 cannot be split over 3 devices, each of which \
+                    would need as many";
+    ensure!(said == expected, "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_device_on_which_no_model_is_yet_is_there_although_none_can_be_split_over_it()
+-> Result<()> {
+    let emulated = emulation::alone();
+    emulated.set_devices(5);
+    let serving = Serving::start(|config| {
+        together(config, &[0, 1, 2, 3, 4]);
+        config.executors.truncate(1);
+    })
+    .await?;
+    let devices = serving.client.get("/admin/devices").await?.json()?;
+    let block = devices["devices"][1]["block_bytes"].as_u64();
+    // A device has a fifth of it, which begins where kernels can read it.
+    ensure!(block.context("no block")? % (5 * 16) == 0, "{devices}");
+    let order = json!({"models": ["demo"], "executor": "gpu", "device": "gpu0"});
+    let refused = serving.client.post("/admin/executors", &order).await?;
+    let said = refused.json()?.to_string();
+    let expected = "num_attention_heads is 6 cannot be split over 5 devices";
+    ensure!(refused.status == 409 && said.contains(expected), "{said}");
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn a_device_of_several_has_room_for_blocks_by_the_fullest_which_is_named_where_it_lacks_memory()
+-> Result<()> {
+    let emulated = emulation::alone();
+    emulated.set_devices(2);
+    emulated.set_memory(64 << 20);
+    let bytes = async |ordinals: &[usize]| {
+        let serving = Serving::start(|config| together(config, ordinals)).await?;
+        let devices = serving.client.get("/admin/devices").await?.json()?;
+        answer(serving.client, "cuda", "gpu").await?;
+        serving.server.stop().await?;
+        let gpu = &devices["devices"][1];
+        let (blocks, bytes) = (&gpu["blocks_total"], &gpu["block_bytes"]);
+        let blocks = blocks.as_u64().context("no blocks")?;
+        anyhow::Ok(blocks * bytes.as_u64().context("no bytes")?)
+    };
+    // Each has a part of the weights.
+    let (one, two) = (bytes(&[0]).await?, bytes(&[0, 1]).await?);
+    ensure!(two > 2 * one && two < 128 << 20, "{two} and {one}");
+    let started = Serving::start(|config| {
+        together(config, &[0, 1]);
+        config.devices[1].kv_bytes = Some(2 * (62 << 20));
+    });
+    let refused = format!("{:#}", started.await.err().context("it started")?);
+    let (start, end) = (
+        "device gpu0: its models take ",
+        " bytes of CUDA device 0 and its kv-memory 65011712, but",
+    );
+    ensure!(
+        refused.contains(start) && refused.contains(end),
+        "{refused}"
+    );
+    let started = Serving::start(|config| together(config, &[0, 5]));
+    let refused = format!("{:#}", started.await.err().context("it started")?);
+    let said = "device gpu0: there is no CUDA device 5: the driver has 2";
+    ensure!(refused.contains(said), "{refused}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_benchmark_measures_devices_together() -> Result<()> {
+    let emulated = emulation::alone();
+    emulated.set_devices(2);
+    let folder = tempfile::tempdir()?;
+    let config = TINY.write(folder.path())?;
+    let case = Case {
+        batch: 2,
+        context: 16,
+        new: 1,
+    };
+    let mut model = OnDevices::new(&[0, 1], &config, 64)?;
+    ensure!(emulated.communicators() == 2, "one device computes");
+    ensure!(!model.step(case, &Sampling::GREEDY)?.is_zero());
+    drop(model);
+    let load = ServedLoad {
+        clients: 2,
+        requests: 4,
+        tokens: 3,
+    };
+    let load = served(&[0, 1], &config, load).await?;
+    ensure!(load.requests >= 4, "{load:?}");
     Ok(())
 }

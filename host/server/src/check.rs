@@ -10,9 +10,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use pointsman_component::PolicyEngine;
 use pointsman_core::{Machine, Micros, Needs};
-use pointsman_cuda::probe;
+use pointsman_cuda::CudaDevices;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::provider::ModelSource;
+use pointsman_engine::backend::KvBlocks;
 use pointsman_engine::cpu::Cores;
 use pointsman_http::Tls;
 use pointsman_lifecycle::ReconcilerSpec;
@@ -25,8 +26,15 @@ use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Sna
 use pointsman_text::ModelText;
 
 use crate::advice::advice;
-use crate::config::{Config, Hardware, StateNeed};
+use crate::config::{Config, DeviceConfig, Hardware, StateNeed};
 use crate::{embedded, hub, memory, models, state};
+
+/// The pool of devices on which nothing is computed.
+const NO_BLOCKS: KvBlocks = KvBlocks {
+    bytes: 0,
+    total: 0,
+    host: 0,
+};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +63,9 @@ pub fn check(config: &Config) -> Result<Checked> {
     }
     memory::check_kv(config)?;
     let models = check_models(config)?;
-    check_devices(config)?;
-    check_executors(config, &models)?;
+    for device in &config.devices {
+        check_device(config, device, &models)?;
+    }
     let report = policies(config)?;
     crate::serve::check_defaults(&report)?;
     let trouble = trouble(&report);
@@ -82,8 +91,7 @@ fn check_models(config: &Config) -> Result<BTreeMap<String, OpenModel>> {
     for model in &config.models {
         let mut model = model.clone();
         match &model.source {
-            ModelSource::Embedded => continue,
-            ModelSource::Path(_) | ModelSource::Dummy { .. } => {}
+            ModelSource::Embedded | ModelSource::Path(_) | ModelSource::Dummy { .. } => {}
             ModelSource::Hub(name) => match hub::cached(name, &config.hub) {
                 Some(path) => model.source = ModelSource::Path(path),
                 // A start would fetch it.
@@ -99,35 +107,34 @@ fn check_models(config: &Config) -> Result<BTreeMap<String, OpenModel>> {
     Ok(models)
 }
 
-/// Refuses executors of processors whose models those do not compute.
-fn check_executors(config: &Config, models: &BTreeMap<String, OpenModel>) -> Result<()> {
-    let executors = config.executors_on_processors();
-    let named = executors.flat_map(|executor| &executor.models);
-    for (name, model) in named.filter_map(|name| models.get_key_value(name)) {
-        let checked = model.for_processors();
-        checked.with_context(|| format!("model {name}"))?;
-    }
-    Ok(())
-}
-
-fn check_devices(config: &Config) -> Result<()> {
-    for device in &config.devices {
-        check_hardware(&device.hardware).with_context(|| format!("device {}", device.name))?;
-    }
-    Ok(())
-}
-
-fn check_hardware(hardware: &Hardware) -> Result<()> {
-    match hardware {
-        Hardware::Processors { cores, .. } => Ok(cores.as_ref().map_or(Ok(()), Cores::check)?),
-        &Hardware::Cuda { ordinal } => {
-            anyhow::ensure!(
-                ordinal < probe::devices()?.len(),
-                "there is no CUDA device {ordinal}; `pointsman devices` lists them"
-            );
-            Ok(())
+/// Refuses a device that is not there, or that does not compute the models of its executors.
+fn check_device(
+    config: &Config,
+    device: &DeviceConfig,
+    models: &BTreeMap<String, OpenModel>,
+) -> Result<()> {
+    let named = config.executors_on(device).flat_map(|it| &it.models);
+    let here = named.filter_map(|name| models.get_key_value(name));
+    let about = || format!("device {}", device.name);
+    match &device.hardware {
+        Hardware::Processors { cores, .. } => {
+            let there = cores.as_ref().map_or(Ok(()), Cores::check);
+            there.with_context(about)?;
+            check_each(here, |model| Ok(model.for_processors()?))
+        }
+        Hardware::Cuda { ordinals } => {
+            let devices = CudaDevices::new(ordinals, NO_BLOCKS).with_context(about)?;
+            check_each(here, |model| Ok(devices.check(model)?))
         }
     }
+}
+
+/// Checks models; the error names the first that is refused.
+fn check_each<'a>(
+    mut models: impl Iterator<Item = (&'a String, &'a OpenModel)>,
+    check: impl Fn(&OpenModel) -> Result<()>,
+) -> Result<()> {
+    models.try_for_each(|(name, model)| check(model).with_context(|| format!("model {name}")))
 }
 
 /// The policies as a server would have them after its start.

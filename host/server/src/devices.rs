@@ -1,6 +1,7 @@
 //! The devices of this machine, on which models run.
 //!
-//! A device is a part of the processors with threads of its own, or a CUDA device. Its KV blocks are
+//! A device is a part of the processors with threads of its own, or a CUDA device, or several of these that compute
+//! together, each with a part of every KV block. Its KV blocks are
 //! shared by all its executors. A block is a fixed number of bytes: enough for 16 tokens of the model
 //! with the most bytes per token. A block holds as many tokens of each other model as fit; where an
 //! executor serves several models, as many as fit of the one with the most bytes per token.
@@ -12,13 +13,14 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use pointsman_core::rows::ExecutorKind;
 use pointsman_core::{DeviceId, DeviceSpec, Input, KvSpec, Machine, Micros};
-use pointsman_cuda::{CudaBackend, CudaDevice, probe};
+use pointsman_cuda::{CudaDevices, Room, probe};
 use pointsman_driver::provider::ServeModelError;
 use pointsman_engine::backend::{Backend, DeviceError, KvBlocks, KvShape};
 use pointsman_engine::cpu;
 use pointsman_engine::cpu::{Cores, CpuBackend, KvMemory, Processors};
 use pointsman_model::config::LlamaConfig;
 use pointsman_model::open::OpenModel;
+use pointsman_model::split::Rank;
 use tracing::info;
 
 use crate::config::{DeviceConfig, Hardware};
@@ -26,6 +28,8 @@ use crate::local_model::LocalModel;
 
 /// Tokens in a block, of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;
+/// Bytes that kernels read at once.
+const READ_BYTES: u64 = 16;
 
 /// An attached device.
 #[derive(Clone, Debug)]
@@ -41,7 +45,7 @@ pub(crate) struct LocalDevice {
 #[derive(Clone, Debug)]
 enum Compute {
     Processors(Processors, KvMemory),
-    Cuda(Arc<CudaDevice>),
+    Cuda(Arc<CudaDevices>),
 }
 
 impl LocalDevice {
@@ -59,7 +63,8 @@ impl LocalDevice {
         let widths = models
             .iter()
             .map(|model| kv_bytes_per_token(&config.hardware, model.config()));
-        let bytes = widths.max().context("no model is configured")? * TOKENS_PER_BLOCK;
+        let widest = widths.max().context("no model is configured")?;
+        let bytes = block_bytes(&config.hardware, widest);
         let kv_bytes = kv_bytes(config, models).with_context(|| format!("device {name}"))?;
         let total = u32::try_from(kv_bytes / bytes).unwrap_or(u32::MAX);
         ensure!(
@@ -81,10 +86,10 @@ impl LocalDevice {
                 let processors = Processors::start(name, threads, cores.clone())?;
                 Compute::Processors(processors, KvMemory::new(blocks))
             }
-            &Hardware::Cuda { ordinal } => {
-                let pool = bytes * u64::from(total);
-                info!(device = name, ordinal, kv_bytes = pool, "CUDA device");
-                Compute::Cuda(Arc::new(CudaDevice::new(ordinal, blocks)?))
+            Hardware::Cuda { ordinals } => {
+                let (cuda, pool) = (listed(ordinals), bytes * u64::from(total));
+                info!(device = name, cuda, kv_bytes = pool, "CUDA device");
+                Compute::Cuda(Arc::new(CudaDevices::new(ordinals, blocks)?))
             }
         };
         let spec = DeviceSpec {
@@ -118,8 +123,9 @@ impl LocalDevice {
         let mut widest = 1;
         for model in models {
             let config = model.config();
-            if let Compute::Cuda(device) = &self.compute {
-                CudaBackend::check(device, model)
+            if let Compute::Cuda(devices) = &self.compute {
+                devices
+                    .check(model)
                     .map_err(|error| ServeModelError::DoesNotFit(error.to_string()))?;
             }
             widest = widest.max(kv_bytes_per_token(&self.hardware, config));
@@ -170,12 +176,9 @@ impl LocalDevice {
                 let (memory, processors) = (memory.clone(), processors.clone());
                 Ok(make(CpuBackend::on(memory, model, shape, processors)))
             }
-            Compute::Cuda(device) => {
+            Compute::Cuda(devices) => {
                 let files = Arc::clone(model.files());
-                let backend = model.telling(&self.name, |tell| {
-                    CudaBackend::load(device, files, shape, tell)
-                })?;
-                Ok(Box::new(backend))
+                model.telling(&self.name, |tell| devices.load(files, shape, tell))
             }
         }
     }
@@ -207,23 +210,47 @@ fn kv_bytes_per_token(hardware: &Hardware, config: &LlamaConfig) -> u64 {
     }
 }
 
+/// Numbers of CUDA devices as the log has them.
+fn listed(ordinals: &[usize]) -> String {
+    let ordinals: Vec<String> = ordinals.iter().map(ToString::to_string).collect();
+    ordinals.join(", ")
+}
+
+/// Bytes of a block with room for tokens of so many bytes. Of several CUDA devices each has a part of it, where kernels
+/// read many bytes at once.
+fn block_bytes(hardware: &Hardware, widest: u64) -> u64 {
+    let bytes = widest * TOKENS_PER_BLOCK;
+    match hardware {
+        Hardware::Processors { .. } => bytes,
+        Hardware::Cuda { ordinals } => bytes.next_multiple_of(READ_BYTES * ordinals.len() as u64),
+    }
+}
+
 /// Bytes of KV cache on a device: as configured, or nine tenths of what `models` and the memory that
-/// they are computed in leave of a CUDA device's.
+/// they are computed in leave of a CUDA device's. Of several together each has the same part, for which the fullest has room.
 fn kv_bytes(config: &DeviceConfig, models: &[&OpenModel]) -> Result<u64> {
-    let Hardware::Cuda { ordinal } = config.hardware else {
+    let Hardware::Cuda { ordinals } = &config.hardware else {
         return config.kv_bytes.context("kv-memory is missing");
     };
-    let free = CudaDevice::free_bytes(ordinal)?;
-    let taken = models
-        .iter()
-        .map(|model| pointsman_cuda::weight_bytes(model) + pointsman_cuda::BLAS_BYTES as u64);
-    let taken: u64 = taken.sum();
-    let left = free.saturating_sub(taken);
-    let kv_bytes = config.kv_bytes.unwrap_or(left / 10 * 9);
+    // One that cannot be split over them has no executor here.
+    let models = models.iter().filter(|model| can_be_split(model, ordinals));
+    let room = CudaDevices::room(ordinals, &models.copied().collect::<Vec<_>>())?;
+    let devices = ordinals.len() as u64;
+    let kv_bytes = config.kv_bytes.unwrap_or(room.left() / 10 * 9 * devices);
+    let part = kv_bytes.div_ceil(devices);
+    let Room {
+        ordinal,
+        free,
+        taken,
+    } = room;
     ensure!(
-        kv_bytes < left,
-        "its models take {taken} bytes and its kv-memory {kv_bytes}, but only {free} bytes of the \
-         device's memory are free"
+        part < room.left(),
+        "its models take {taken} bytes of CUDA device {ordinal} and its kv-memory {part}, but only {free} bytes \
+         of that device's memory are free"
     );
     Ok(kv_bytes)
+}
+
+fn can_be_split(model: &OpenModel, ordinals: &[usize]) -> bool {
+    Rank::all(ordinals.len()).all(|rank| model.part(rank).is_ok())
 }

@@ -188,6 +188,12 @@ pub enum Wrong {
         /// The path of the key.
         key: String,
     },
+    /// A list of CUDA devices that has none.
+    #[error("{key}: the list is empty; name the CUDA devices that compute together")]
+    NoCudaDevice {
+        /// The path of the key.
+        key: String,
+    },
     /// Cores that two devices would have.
     #[error("{key}: {cores} is of {device}; a core is one device's")]
     CoresTwice {

@@ -302,12 +302,20 @@ pub(super) struct Cpu {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table")]
 pub(super) struct DeviceTable {
     pub(super) name: Spanned<String>,
-    pub(super) cuda: Given<Number>,
+    pub(super) cuda: Given<CudaNumbers>,
     pub(super) kv_memory: Given<Size>,
     pub(super) swap_memory: Given<Size>,
     pub(super) tokens_per_step: Given<Number>,
     pub(super) threads: Given<Number>,
     pub(super) cores: Given<Cores>,
+}
+
+/// The numbers of CUDA devices.
+pub(super) enum CudaNumbers {
+    /// The number of the only one.
+    One(Number),
+    /// Numbers of devices that compute models together, each with its place.
+    Several(Vec<Spanned<Number>>),
 }
 
 #[derive(Default, Deserialize)]
@@ -490,5 +498,29 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Tables<T> {
             }
         }
         deserializer.deserialize_seq(Each(PhantomData))
+    }
+}
+
+// === impl CudaNumbers ===
+
+impl<'de> Deserialize<'de> for CudaNumbers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrSeveral;
+        impl<'de> Visitor<'de> for OneOrSeveral {
+            type Value = CudaNumbers;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the number of a CUDA device, or a list of such numbers")
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<CudaNumbers, E> {
+                Ok(CudaNumbers::One(Number(number)))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, numbers: A) -> Result<CudaNumbers, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(numbers)).map(CudaNumbers::Several)
+            }
+        }
+        deserializer.deserialize_any(OneOrSeveral)
     }
 }

@@ -252,10 +252,10 @@ pub enum Hardware {
         /// puts them.
         cores: Option<Cores>,
     },
-    /// A CUDA device.
+    /// A CUDA device, or several that compute models together.
     Cuda {
-        /// The number that the driver gives it, from 0.
-        ordinal: usize,
+        /// The numbers that the driver gives them, from 0: at least one, and none twice.
+        ordinals: Vec<usize>,
     },
 }
 
@@ -479,15 +479,17 @@ impl DeviceConfig {
         }
     }
 
-    /// The device `name` with defaults, on a CUDA device.
+    /// The device `name` with defaults, on a CUDA device or several together.
     #[must_use]
-    pub fn with_cuda(name: &str, ordinal: usize) -> Self {
+    pub fn with_cuda(name: &str, ordinals: &[usize]) -> Self {
         Self {
             name: name.to_owned(),
             kv_bytes: None,
             swap_bytes: 0,
             tokens_per_step: 2048,
-            hardware: Hardware::Cuda { ordinal },
+            hardware: Hardware::Cuda {
+                ordinals: ordinals.to_vec(),
+            },
         }
     }
 }

@@ -332,7 +332,7 @@ async fn a_model_in_fp8_is_fetched_only_where_a_cuda_device_may_compute_it() {
                 has none configured; its weights were not fetched: serve a copy of it in bf16";
     assert_eq!(stage.fetch(MODEL).await.unwrap_err(), said);
     assert!(stage.mock.asked().iter().all(|asked| asked.server == "hub"));
-    stage.devices.push(DeviceConfig::with_cuda("gpu0", 0));
+    stage.devices.push(DeviceConfig::with_cuda("gpu0", &[0]));
     let place = stage.fetch(MODEL).await.unwrap();
     assert!(place.join(WEIGHTS).is_file());
 }

@@ -8,7 +8,7 @@ use pointsman_notation::Size;
 use toml::Spanned;
 
 use super::super::error::{ConfigError, Wrong};
-use super::super::file::{self, File};
+use super::super::file::{self, CudaNumbers, File};
 use super::super::{Config, DEFAULT_DEVICE, DeviceConfig, Hardware};
 use super::{Check, Here};
 
@@ -42,11 +42,12 @@ pub(super) fn slots_fit_step(config: &Config, device: &DeviceConfig) -> Result<(
     })
 }
 
-/// Returns true if another device has the same CUDA device: neither would know what is free.
-fn is_taken(devices: &[DeviceConfig], device: &DeviceConfig) -> bool {
-    let of_cuda = matches!(device.hardware, Hardware::Cuda { .. });
-    let mut others = devices.iter();
-    of_cuda && others.any(|other| other.hardware == device.hardware)
+/// Returns true if one of the devices has this CUDA device: no other would know what is free.
+fn is_taken(devices: &[DeviceConfig], ordinal: usize) -> bool {
+    devices.iter().any(|device| match &device.hardware {
+        Hardware::Cuda { ordinals } => ordinals.contains(&ordinal),
+        Hardware::Processors { .. } => false,
+    })
 }
 
 /// The cores that are one of the devices' already, and that one.
@@ -77,16 +78,19 @@ impl Check<'_> {
             let table = table.into_inner();
             let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
             let name = self.new_name(&path("name"), table.name.clone(), &names)?;
-            let default = self.default_device(&path, &name, &table, here)?;
+            let cuda = self.ordinals(&path("cuda"), table.cuda.as_ref(), &devices)?;
+            let default = match cuda {
+                None => DeviceConfig::with_processors(&name, here.processors),
+                Some(ordinals) => {
+                    self.no_threads(&path, &table)?;
+                    DeviceConfig::with_cuda(&name, &ordinals)
+                }
+            };
             if let Some(given) = &table.cores
                 && let Some((cores, device)) = taken(&devices, given.get_ref())
             {
                 let (key, device) = (path("cores"), device.to_owned());
                 return Err(self.at(given, Wrong::CoresTwice { key, cores, device }));
-            }
-            if let (Some(given), true) = (&table.cuda, is_taken(&devices, &default)) {
-                let (key, name) = (path("cuda"), given.get_ref().0.to_string());
-                return Err(self.at(given, Wrong::Twice { key, name }));
             }
             let pool = file::Cpu {
                 kv_memory: table.kv_memory,
@@ -100,27 +104,51 @@ impl Check<'_> {
         Ok(devices)
     }
 
-    /// The device of a table with nothing but its name and its hardware.
-    fn default_device(
+    /// The numbers of the CUDA devices of a table, which are none of the `others`'; absent: it is of processors.
+    fn ordinals(
+        self,
+        key: &str,
+        given: Option<&Spanned<CudaNumbers>>,
+        others: &[DeviceConfig],
+    ) -> Result<Option<Vec<usize>>, ConfigError> {
+        let Some(given) = given else { return Ok(None) };
+        let numbers = match given.get_ref() {
+            CudaNumbers::One(number) => vec![Spanned::new(given.span(), *number)],
+            CudaNumbers::Several(numbers) => numbers.clone(),
+        };
+        if numbers.is_empty() {
+            let key = key.to_owned();
+            return Err(self.at(given, Wrong::NoCudaDevice { key }));
+        }
+        let mut ordinals = Vec::new();
+        for number in numbers {
+            let ordinal = self.number(key, Some(number.clone()), 0..=DEVICES_MAX, 0)?;
+            if ordinals.contains(&ordinal) || is_taken(others, ordinal) {
+                let (key, name) = (key.to_owned(), ordinal.to_string());
+                return Err(self.at(&number, Wrong::Twice { key, name }));
+            }
+            ordinals.push(ordinal);
+        }
+        Ok(Some(ordinals))
+    }
+
+    /// Refuses what only processors have in the table of a CUDA device.
+    fn no_threads(
         self,
         path: &dyn Fn(&str) -> String,
-        name: &str,
         table: &file::DeviceTable,
-        here: &Here,
-    ) -> Result<DeviceConfig, ConfigError> {
-        let ordinals = 0..=DEVICES_MAX;
-        let Some(ordinal) = self.number_if(&path("cuda"), table.cuda.as_ref(), ordinals)? else {
-            return Ok(DeviceConfig::with_processors(name, here.processors));
-        };
+    ) -> Result<(), ConfigError> {
         if let Some(threads) = &table.threads {
             let key = path("threads");
             return Err(self.at(threads, Wrong::CudaThreads { key }));
         }
-        if let Some(cores) = &table.cores {
-            let key = path("cores");
-            return Err(self.at(cores, Wrong::CudaThreads { key }));
+        match &table.cores {
+            None => Ok(()),
+            Some(cores) => {
+                let key = path("cores");
+                Err(self.at(cores, Wrong::CudaThreads { key }))
+            }
         }
-        Ok(DeviceConfig::with_cuda(name, ordinal))
     }
 
     fn pool(
