@@ -194,6 +194,14 @@ async fn each_server_is_told_the_span_of_its_placement_and_a_failed_one_says_why
     let why = failed.json["status"]["message"].as_str();
     ensure!(why.is_some_and(|why| why.contains("500")), "{why:?}");
     ensure!(served.attributes["pointsman.placement.end"] == "served");
+    for span in [root, served] {
+        ensure!(
+            span.attributes["gen_ai.response.id"] == "mock-1",
+            "{span:#?}"
+        );
+        let reasons = &span.attributes["gen_ai.response.finish_reasons"];
+        ensure!(*reasons == json!([{"stringValue": "stop"}]), "{span:#?}");
+    }
     // The client was served.
     ensure!(root.json["status"] == json!({}) && root.attributes["pointsman.outcome"] == "finished");
     // What the server told, and not what its bytes look like.

@@ -39,6 +39,8 @@ impl Driver {
                 Event::PromptCounted(sequence, count) => {
                     self.input(now, Input::PromptCounted(sequence, count));
                 }
+                // For the spans alone.
+                Event::Answered(..) => {}
                 Event::Finished { sequence, stop } => {
                     self.requests.stopped(sequence.request, stop);
                     if let Some(session) = self.requests.session(sequence.request) {

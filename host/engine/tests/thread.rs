@@ -97,6 +97,7 @@ fn a_panic_loses_what_ran_and_the_next_life_serves() {
         Event::Started(sequence) | Event::Finished { sequence, .. } => Some(*sequence),
         Event::Stepped(_)
         | Event::PromptCounted(..)
+        | Event::Answered(..)
         | Event::Failed { .. }
         | Event::Left { .. }
         | Event::Lost { .. }

@@ -27,7 +27,7 @@ use pointsman_events::{
 
 use crate::delivery::StopReason;
 use crate::job::JobState;
-use crate::server::{BrokenStreams, ServerConfig, ServerLoad};
+use crate::server::{BrokenStreams, ServerAnswer, ServerConfig, ServerLoad};
 use crate::trace::TraceHeaders;
 
 /// An order of the driver to an executor.
@@ -115,6 +115,8 @@ pub enum Event {
     Stepped(StepReport),
     /// A server elsewhere has told the tokens of a sequence's prompt, as it counts them.
     PromptCounted(SequenceRef, PromptCount),
+    /// A server elsewhere has said this of its answer, all of which was passed on.
+    Answered(SequenceRef, ServerAnswer),
     /// A sequence came to its end. All its text has been delivered.
     Finished {
         /// The sequence that ended.

@@ -15,6 +15,7 @@ use std::fmt;
 use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
+use memchr::memmem;
 use tokio::sync::mpsc;
 
 /// The most frames of a response that wait for its client.
@@ -110,6 +111,18 @@ pub struct BrokenStream {
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE);
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// The texts of a field in JSON that was cut anywhere, in their order. `name` is the field's name with its quotes, which
+/// are escaped where they are part of a text.
+pub fn field_texts<'a>(json: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
+    memmem::find_iter(json, name).filter_map(move |at| {
+        let value = json[at + name.len()..].trim_ascii_start();
+        let value = value.strip_prefix(b":")?.trim_ascii_start();
+        let text = value.strip_prefix(b"\"")?;
+        let end = text.iter().position(|byte| *byte == b'"')?;
+        Some(&text[..end])
+    })
 }
 
 /// Makes a response with this beginning, and the sender of its other frames.

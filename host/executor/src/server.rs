@@ -49,6 +49,15 @@ pub struct ServerConfig {
     pub prompt_cache: PromptCache,
 }
 
+/// The words of a server elsewhere about its answer to a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerAnswer {
+    /// The answer's id; absent: the server gives none.
+    pub id: Option<String>,
+    /// The reasons why generation ended, of each choice whose reason is near the end of the answer.
+    pub finish_reasons: Vec<String>,
+}
+
 /// The part that a server takes in streams of chats that break off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BrokenStreams {

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use pointsman_driver::message::{DriverHandle, NamedAnswer};
 use pointsman_events::SessionKey;
+use pointsman_executor::relay::field_texts;
 use pointsman_http::fields::{Fields, read};
 use sha2::{Digest as _, Sha256};
 
@@ -49,18 +50,10 @@ fn segments(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|segment| !segment.is_empty())
 }
 
-/// The id in the beginning of an answer, whole or streamed. What stands in a text is escaped there.
+/// The id in the beginning of an answer, whole or streamed.
 fn id_in(begun: &[u8]) -> Option<&[u8]> {
-    let ends = begun.windows(NAME.len()).zip(NAME.len()..);
-    let mut ends = ends.filter(|(name, _)| *name == NAME);
-    ends.find_map(|(_, end)| {
-        let value = begun[end..].trim_ascii_start();
-        let value = value.strip_prefix(b":")?.trim_ascii_start();
-        let value = value.strip_prefix(b"\"")?;
-        let end = value.iter().position(|byte| *byte == b'"')?;
-        let id = &value[..end];
-        (id.starts_with(ID_PREFIX) && id.len() <= ID_BYTES_MAX).then_some(id)
-    })
+    let is_answer = |id: &&[u8]| id.starts_with(ID_PREFIX) && id.len() <= ID_BYTES_MAX;
+    field_texts(begun, NAME).find(is_answer)
 }
 
 /// The key of an answer: the first eight bytes of a SHA-256 of its tenant and its id.

@@ -360,7 +360,7 @@ impl Remote {
         running.state.broken = broken;
         let name = &*self.name;
         match end {
-            SequenceEnd::Served(usage) => {
+            SequenceEnd::Served(usage, answer) => {
                 self.poll.pause_ms.store(0, Ordering::Relaxed);
                 let last = running.last(usage);
                 let stepped = last.map(|made| self.stepped(vec![made]));
@@ -370,7 +370,8 @@ impl Remote {
                 let stop = StopReason::Stop;
                 let finished = Event::Finished { sequence, stop };
                 let told = stepped.into_iter().chain(counted);
-                told.chain([finished]).collect()
+                let ended = [Event::Answered(sequence, answer), finished];
+                told.chain(ended).collect()
             }
             SequenceEnd::TurnedBack { why, retry_after } => {
                 debug!(executor = name, why, "a request was turned back");

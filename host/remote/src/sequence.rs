@@ -19,7 +19,7 @@ use pointsman_executor::relay::{
     BrokenStream, CONNECTION_HEADERS, ClientGone, RelayBeginning, RelayFrame, RelaySender,
     RemoteCall,
 };
-use pointsman_executor::server::BrokenStreams;
+use pointsman_executor::server::{BrokenStreams, ServerAnswer};
 use pointsman_executor::trace::TraceHeaders;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -65,7 +65,7 @@ pub(crate) struct Timeouts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SequenceEnd {
     /// The whole response has gone through.
-    Served(Usage),
+    Served(Usage, ServerAnswer),
     /// The server has no room now. It may say when it will have.
     TurnedBack {
         why: String,
@@ -216,7 +216,7 @@ impl Sequence {
             drop(self.news.send(News::Began(self.name)).await);
         }
         if is_whole {
-            return SequenceEnd::Served(passing.watch.usage());
+            return passing.served();
         }
         loop {
             let next = match self.next(&mut passing, self.timeouts.stall).await {
@@ -235,7 +235,7 @@ impl Sequence {
                 return SequenceEnd::ClientGone;
             }
             if is_last {
-                return SequenceEnd::Served(passing.watch.usage());
+                return passing.served();
             }
         }
     }
@@ -308,6 +308,11 @@ impl Passing {
             Some(follower) => [passed, follower.finish()].concat().into(),
             None => passed,
         }
+    }
+
+    /// The end of the request, whose whole response has gone through.
+    fn served(&self) -> SequenceEnd {
+        SequenceEnd::Served(self.watch.usage(), self.watch.answer())
     }
 
     /// The stream as its client has it, for another server to go on with; absent: none can.

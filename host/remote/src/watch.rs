@@ -1,16 +1,27 @@
-//! The part of a response that the host looks at while it goes through: the tokens it took.
+//! The part of a response that the host looks at while it goes through: the tokens it took, its id, and why it ended.
 //!
-//! Servers tell them in `usage`, in the last lines of a body. Where they do not, the events of a stream
+//! Servers tell the tokens in `usage`, in the last lines of a body. Where they do not, the events of a stream
 //! are counted, of which most have a token each.
+//!
+//! The id and the reasons go to traces: they are words without spaces, so that no text of an answer is among them.
 
 use http::{HeaderMap, StatusCode};
 use memchr::memmem;
 use pointsman_events::PromptCount;
-use pointsman_executor::relay::is_event_stream;
+use pointsman_executor::relay::{field_texts, is_event_stream};
+use pointsman_executor::server::ServerAnswer;
 use serde_json::Value;
 
-/// Bytes at the end of a body in which `usage` is looked for.
+/// Bytes at the beginning of a body in which its id is looked for.
+const HEAD_BYTES: usize = 1 << 10;
+/// Bytes at the end of a body in which `usage` is looked for, and why the answer ended.
 const TAIL_BYTES: usize = 4 << 10;
+/// The name of an answer's id.
+const ID: &[u8] = br#""id""#;
+/// The names of the reasons why an answer ended, of OpenAI's API and of Anthropic's.
+const REASONS: [&[u8]; 2] = [br#""finish_reason""#, br#""stop_reason""#];
+const ID_BYTES_MAX: usize = 128;
+const REASON_BYTES_MAX: usize = 32;
 
 /// The form of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +38,8 @@ pub(crate) enum Form {
 #[derive(Debug)]
 pub(crate) struct BodyWatch {
     pub(crate) form: Form,
+    /// The first bytes.
+    head: Vec<u8>,
     /// The last bytes.
     tail: Vec<u8>,
     /// Events so far, or what looks like some.
@@ -53,6 +66,7 @@ impl BodyWatch {
     fn new(form: Form) -> Self {
         Self {
             form,
+            head: Vec::new(),
             tail: Vec::new(),
             events: 0,
         }
@@ -61,6 +75,8 @@ impl BodyWatch {
     /// Looks at the next bytes of the body.
     pub(crate) fn see(&mut self, bytes: &[u8]) {
         self.events += self.events_in(bytes);
+        let room = HEAD_BYTES - self.head.len();
+        self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
         let keep = TAIL_BYTES.saturating_sub(bytes.len());
         let drop = self.tail.len().saturating_sub(keep);
         self.tail.drain(..drop);
@@ -101,6 +117,29 @@ impl BodyWatch {
             output: number(&usage, &["/completion_tokens", "/output_tokens"]),
         }
     }
+
+    /// The server's words about the answer, all of whose body has been seen.
+    pub(crate) fn answer(&self) -> ServerAnswer {
+        if self.form == Form::Error {
+            return ServerAnswer::default();
+        }
+        let reasons = REASONS.into_iter();
+        let reasons = reasons.flat_map(|name| field_texts(&self.tail, name));
+        let mut ids = field_texts(&self.head, ID);
+        ServerAnswer {
+            id: ids.find_map(|id| word(id, ID_BYTES_MAX)),
+            finish_reasons: reasons
+                .filter_map(|reason| word(reason, REASON_BYTES_MAX))
+                .collect(),
+        }
+    }
+}
+
+/// The text, if it is a word of at most so many bytes.
+fn word(text: &[u8], bytes_max: usize) -> Option<String> {
+    let is_of_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+    let is_word = !text.is_empty() && text.len() <= bytes_max && text.iter().all(is_of_word);
+    is_word.then(|| text.iter().copied().map(char::from).collect())
 }
 
 /// The prompt in a `usage`. Anthropic's API counts what was cached, and what was put into the cache, beside the
@@ -172,6 +211,45 @@ mod tests {
         for body in [&b"{}"[..], br#"{"usage": null}"#, br#"{"usage": {"#, b""] {
             assert_eq!(watched(body, 2).usage(), Usage::default());
         }
+    }
+
+    #[test]
+    fn an_answer_is_told_by_its_id_and_the_reasons_of_its_choices_however_it_was_cut() {
+        let choices = r#"[{"index": 0, "text": "\"finish_reason\":\"no\"", "finish_reason": "stop"},
+            {"index": 1, "text": "", "finish_reason": "length"}]"#;
+        let whole = format!(r#"{{"id": "cmpl-1", "choices": {choices}, "usage": {{}}}}"#);
+        let streamed = "data: {\"id\":\"chatcmpl-1\",\"choices\":[{\"finish_reason\":null}]}\n\n\
+            data: {\"id\":\"chatcmpl-1\",\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\n\
+            data: [DONE]\n\n";
+        let messages = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\
+            \"stop_reason\":null}}\n\nevent: message_delta\ndata: {\"delta\":{\"stop_reason\":\"end_turn\",\
+            \"stop_sequence\":null}}\n\n";
+        let long = [&whole[..20], &" ".repeat(2 * TAIL_BYTES), &whole[20..]].concat();
+        for (body, id, reasons) in [
+            (&*whole, "cmpl-1", &["stop", "length"][..]),
+            (streamed, "chatcmpl-1", &["tool_calls"]),
+            (messages, "msg_1", &["end_turn"]),
+            (&long, "cmpl-1", &["stop", "length"]),
+        ] {
+            for piece in [1, 7, HEAD_BYTES, 5 * TAIL_BYTES] {
+                let answer = watched(body.as_bytes(), piece).answer();
+                assert_eq!(answer.id.as_deref(), Some(id), "{body}");
+                assert_eq!(answer.finish_reasons, reasons, "{body}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_word_is_told_to_nobody() {
+        let long = "a".repeat(ID_BYTES_MAX + 1);
+        let body = format!(
+            r#"{{"id": "two words", "id": "{long}", "id": 7, "finish_reason": "the answer", "stop_reason": ""}}"#
+        );
+        let answer = watched(body.as_bytes(), 100).answer();
+        assert_eq!(answer, ServerAnswer::default());
+        let mut error = BodyWatch::new(Form::Error);
+        error.see(br#"{"id": "a", "finish_reason": "stop"}"#);
+        assert_eq!(error.answer(), ServerAnswer::default());
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub(super) const REQUEST_PRESENCE_PENALTY: &str = "gen_ai.request.presence_penal
 /// The hash of the session's name, never the name.
 pub(super) const CONVERSATION: &str = "gen_ai.conversation.id";
 pub(super) const RESPONSE_MODEL: &str = "gen_ai.response.model";
+pub(super) const RESPONSE_ID: &str = "gen_ai.response.id";
 pub(super) const FINISH_REASONS: &str = "gen_ai.response.finish_reasons";
 pub(super) const FIRST_CHUNK_SECONDS: &str = "gen_ai.response.time_to_first_chunk";
 pub(super) const INPUT_TOKENS: &str = "gen_ai.usage.input_tokens";

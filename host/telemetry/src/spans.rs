@@ -174,7 +174,7 @@ impl Encoding<'_> {
         let tokens = placement.output_tokens;
         list.push(Attribute::whole(names::PLACEMENT_TOKENS, tokens));
         if placement.end == PlacementEnd::Served {
-            list.extend(self.of_usage(&placement.model, tokens));
+            list.extend(self.of_response(&placement.model, tokens));
         }
         if is_failure(placement.end) {
             list.push(Attribute::text(names::ERROR_TYPE, end));
@@ -216,14 +216,7 @@ impl Encoding<'_> {
         let request = self.request;
         let last = request.placements.last();
         let model = last.map_or("", |placement| &*placement.model);
-        let mut list = self.of_usage(model, request.output_tokens);
-        if let Some(stop) = request.stop {
-            let values = vec![Value::Text(reason(stop).to_owned())];
-            list.push(Attribute {
-                key: names::FINISH_REASONS,
-                value: Value::List { values },
-            });
-        }
+        let mut list = self.of_response(model, request.output_tokens);
         if let Some(first) = request.first_token {
             let since = seconds(first.since(request.arrived));
             list.push(Attribute::double(names::FIRST_CHUNK_SECONDS, since));
@@ -231,12 +224,22 @@ impl Encoding<'_> {
         list
     }
 
-    /// The model that answered, and the tokens that it read and generated.
-    fn of_usage(&self, model: &str, generated: u32) -> Vec<Attribute> {
+    /// The model that answered, the words about its answer, and the tokens that it read and generated.
+    fn of_response(&self, model: &str, generated: u32) -> Vec<Attribute> {
         let request = self.request;
         let mut list = Vec::new();
         if !model.is_empty() {
             list.push(Attribute::text(names::RESPONSE_MODEL, model));
+        }
+        let id = request.server_answer.as_ref();
+        let id = id.and_then(|answer| answer.id.as_deref());
+        list.extend(id.map(|id| Attribute::text(names::RESPONSE_ID, id)));
+        let values = self.finish_reasons();
+        if !values.is_empty() {
+            list.push(Attribute {
+                key: names::FINISH_REASONS,
+                value: Value::List { values },
+            });
         }
         if let Some(tokens) = request.input_tokens {
             list.push(Attribute::whole(names::INPUT_TOKENS, tokens));
@@ -247,6 +250,17 @@ impl Encoding<'_> {
         }
         list.push(Attribute::whole(names::OUTPUT_TOKENS, generated));
         list
+    }
+
+    /// The reasons why generation ended: the engine's, or those that a server elsewhere has told.
+    fn finish_reasons(&self) -> Vec<Value> {
+        let own = self.request.stop.map(reason);
+        let answer = self.request.server_answer.iter();
+        let told = answer.flat_map(|answer| answer.finish_reasons.iter().map(String::as_str));
+        let reasons = own.into_iter().chain(told);
+        reasons
+            .map(|reason| Value::Text(reason.to_owned()))
+            .collect()
     }
 
     /// The end of the request.

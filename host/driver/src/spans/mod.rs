@@ -167,6 +167,11 @@ impl Spans {
                     recording.span.input_tokens = Some(count.tokens);
                 }
             }
+            Event::Answered(sequence, answer) => {
+                if let Some(recording) = self.recorded(sequence.request) {
+                    recording.span.server_answer = Some(answer.clone());
+                }
+            }
             Event::Finished { sequence, stop } => {
                 // A server elsewhere does not tell it in the host's words.
                 let is_own = !self.servers.contains_key(&sequence.executor);

@@ -2,7 +2,7 @@
 
 use pointsman_core::{Micros, Outcome, RequeuedWhy, SessionKey, Stay};
 use pointsman_executor::delivery::StopReason;
-use pointsman_executor::server::ServerUrl;
+use pointsman_executor::server::{ServerAnswer, ServerUrl};
 use pointsman_executor::trace::{SpanContext, SpanId, TraceHeaders};
 
 use super::{AskedFor, EarlyRefusal, PLACEMENTS_MAX, TraceOrigin, drawn_span};
@@ -59,8 +59,10 @@ pub struct RequestSpan {
     pub cached_tokens: u32,
     /// Tokens generated, over all placements.
     pub output_tokens: u32,
-    /// The reason why generation ended; absent: it did not, or only a server elsewhere knows.
+    /// The reason why generation ended; absent: it did not, or a server elsewhere has its own words.
     pub stop: Option<StopReason>,
+    /// The words of the server elsewhere that answered; absent: none did.
+    pub server_answer: Option<ServerAnswer>,
     pub arrived: Micros,
     /// The time at which the driver heard of the first token; absent: it heard of none before the end.
     pub first_token: Option<Micros>,
@@ -155,6 +157,7 @@ impl RequestSpan {
             cached_tokens: 0,
             output_tokens: 0,
             stop: None,
+            server_answer: None,
             arrived: now,
             first_token: None,
             ended: now,

@@ -317,6 +317,7 @@ impl Host {
             }
             Event::Failed { sequence, why, .. } => panic!("{sequence:?} failed: {why}"),
             Event::Lost { why } => panic!("an engine without its thread says {why}"),
+            Event::Answered(_, answer) => panic!("no server elsewhere: {answer:?}"),
             Event::Changed(change) => panic!("no server elsewhere: {change:?}"),
         };
         self.machine.handle(self.now, input);

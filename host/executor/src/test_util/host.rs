@@ -406,6 +406,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             Event::PromptCounted(sequence, count) => {
                 panic!("no server elsewhere: {} {count:?}", sequence.request)
             }
+            Event::Answered(_, answer) => panic!("no server elsewhere: {answer:?}"),
             Event::Changed(change) => panic!("no server elsewhere: {change:?}"),
         }
     }
