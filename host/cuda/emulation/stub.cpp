@@ -266,6 +266,7 @@ void end_context(Device& device) {
 }
 
 bool is_pinned(const void* at) {
+    std::lock_guard<std::mutex> guard(driver().lock);
     Device* device = device_of(current);
     if (device == nullptr) return false;
     auto after = device->pinned.upper_bound(const_cast<void*>(at));
