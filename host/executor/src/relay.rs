@@ -15,7 +15,6 @@ use std::fmt;
 use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, StatusCode};
-use memchr::memmem;
 use tokio::sync::mpsc;
 
 /// The most frames of a response that wait for its client.
@@ -116,8 +115,10 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
 /// The texts of a field in JSON that was cut anywhere, in their order. `name` is the field's name with its quotes, which
 /// are escaped where they are part of a text.
 pub fn field_texts<'a>(json: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
-    memmem::find_iter(json, name).filter_map(move |at| {
-        let value = json[at + name.len()..].trim_ascii_start();
+    let ends = json.windows(name.len()).zip(name.len()..);
+    let ends = ends.filter(move |(found, _)| *found == name);
+    ends.filter_map(move |(_, end)| {
+        let value = json[end..].trim_ascii_start();
         let value = value.strip_prefix(b":")?.trim_ascii_start();
         let text = value.strip_prefix(b"\"")?;
         let end = text.iter().position(|byte| *byte == b'"')?;
