@@ -10,8 +10,8 @@ use anyhow::{Result, ensure};
 use pointsman_component::{Limits, PolicyEngine};
 use pointsman_core::rows::NameKind;
 use pointsman_core::{
-    Answer, Asked, Config, Hook, HookSet, Input, Machine, Micros, NewRequest, Policies, Recorder,
-    Reply, Round, Sink, Stamped, Tap, TenantId,
+    Answer, Asked, Clock, Config, Hook, HookSet, Input, Machine, Micros, NewRequest, Policies,
+    Recorder, Reply, Round, Sink, Stamped, Strike, Tap, TenantId,
 };
 use pointsman_journal::{
     Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
@@ -89,6 +89,8 @@ pub enum Orders {
     Trapping,
     /// A policy whose snapshots are too large, so that they soon end, with the default behind it.
     Hoarding,
+    /// The default policy; the one on `admission` is struck before every other turn ends.
+    Struck,
 }
 
 /// The result of a recorded run.
@@ -194,7 +196,7 @@ fn host(orders: Orders) -> Result<PolicyHost> {
         host.bind(Micros(0), policy, HookSet::from_iter(hooks.iter().copied()))?;
     }
     let before = match orders {
-        Orders::Default => None,
+        Orders::Default | Orders::Struck => None,
         Orders::Trapping => Some(r#"{"outrage": "trap", "calls": ["order"], "good-calls": 20}"#),
         Orders::Hoarding => Some(r#"{"outrage": "gigabyte", "calls": ["snapshot"]}"#),
     };
@@ -276,6 +278,9 @@ fn play(plan: Plan, recorder: Option<JournalRecorder>) -> Result<Played> {
         }
         let until = world.now().after(Micros(u64::from(n % 5) * 150_000));
         world.run_until(until);
+        if plan.orders == Orders::Struck && n.is_multiple_of(2) {
+            strike(&mut world);
+        }
         waited += turn(&mut world, &shared);
         n += 1;
     }
@@ -326,6 +331,18 @@ pub fn record_simulation<W: Workload>(
             return Ok(simulation.finish().0);
         }
     }
+}
+
+/// Strikes the policy on `admission`.
+fn strike(world: &mut World<Tap<PolicyHost, SharedRecorder>>) {
+    let strike = Strike {
+        at: world.now(),
+        hook: Hook::Admission,
+        clock: Clock::Overtaken,
+        request: None,
+    };
+    let view = world.machine.view();
+    world.policies.inner.struck(&view, &strike);
 }
 
 /// Ends a turn, and returns the time for which the disk was waited for.

@@ -165,7 +165,7 @@ pub struct PolicyRecord {
     pub settings: String,
     /// Limits, as JSON.
     pub limits: String,
-    /// Number of the instance that runs, counted from 1.
+    /// Number of the instance that runs, counted from 1; 0: none does, after a fault or a strike.
     pub generation: u32,
     /// The component, so that a replay needs nothing but the journal. Absent for a native policy,
     /// for one that an entry before this one brought, and in a file for a large one: it lies beside
@@ -179,6 +179,14 @@ pub struct PolicyRecord {
     /// Position in the machine's changes up to which the policy had been told when it was taken in.
     /// Absent if it had been told nothing, and for a policy that an entry before this one brought.
     pub told: Option<u64>,
+}
+
+impl PolicyRecord {
+    /// Returns whether it has an instance, which can be asked.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.generation > 0
+    }
 }
 
 /// An event in a policy's life, mostly for people.

@@ -83,7 +83,11 @@ fn brief(number: u32, runner: &Runner) -> PolicyRecord {
         fingerprint: ContentHash(source.fingerprint().0),
         settings: source.settings().to_owned(),
         limits: limits_json(source.limits()),
-        generation: runner.counters().generation,
+        generation: if runner.is_up() {
+            runner.counters().generation
+        } else {
+            0
+        },
         code: None,
         state: None,
         saves: runner.is_saved(),

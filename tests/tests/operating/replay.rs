@@ -144,6 +144,24 @@ fn that_a_policys_snapshots_had_ended_is_known_in_every_file() {
 }
 
 #[test]
+fn a_policy_that_had_no_instance_at_a_keyframe_has_none_in_a_replay() {
+    let (folder, run) = recorded_with(2000, 100_000, Orders::Struck);
+    assert!(run.faults > 10, "{run:?}");
+    let entries = read(folder.path());
+    let keyframes = entries.iter().filter_map(|located| match &located.entry {
+        Entry::Keyframe(keyframe) => Some(keyframe),
+        _ => None,
+    });
+    let policies = keyframes.flat_map(|keyframe| &keyframe.roster.policies);
+    let struck = policies.filter(|policy| policy.name == "budget");
+    let (up, down): (Vec<_>, Vec<_>) = struck.partition(|policy| policy.is_up());
+    assert!(!down.is_empty() && up.len() > 1, "{down:?} and {up:?}");
+    let (tally, difference) = replayed(entries);
+    assert_eq!(difference, None);
+    assert_eq!(tally.decisions, run.decisions);
+}
+
+#[test]
 fn a_journal_that_was_cut_off_is_replayed_up_to_there() {
     let (folder, _) = recorded(300, 64 << 20);
     let path = folder.path().join("0000000001.pmj");

@@ -79,7 +79,9 @@ impl Runner {
         }
     }
 
-    pub(crate) fn is_up(&self) -> bool {
+    /// Returns whether it has an instance. After a fault or a strike it has none until it is asked again.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
         matches!(self.life, Life::Up(_))
     }
 

@@ -144,12 +144,18 @@ impl RecordedPolicies {
         Ok(())
     }
 
-    /// Takes the state of every policy at a keyframe, and has each told everything anew.
+    /// Takes the state of every policy at a keyframe, and has each told everything anew. One that had no
+    /// instance then has none after it: a deadline or a strike ended it, which does not repeat itself.
     pub(super) fn renew(&mut self, view: &View<'_>, keyframe: &Keyframe) -> Result<(), Mismatch> {
         for record in &keyframe.roster.policies {
             let Some(policy) = self.by_number.get_mut(&record.number) else {
                 continue;
             };
+            if !record.is_up() {
+                let state = record.state.clone().map(|Blob(state)| state);
+                policy.runner.restart(state, keyframe.now);
+                continue;
+            }
             // A fault ends snapshots here as it did there; the states are compared next.
             drop(policy.runner.renew(view, keyframe.now));
             let state = policy.runner.state().map(|state| Blob(state.to_vec()));
