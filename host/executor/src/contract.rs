@@ -115,7 +115,7 @@ pub enum Event {
     Stepped(StepReport),
     /// A server elsewhere has told the tokens of a sequence's prompt, as it counts them.
     PromptCounted(SequenceRef, PromptCount),
-    /// A server elsewhere has said this of its answer, all of which was passed on.
+    /// A server elsewhere has said this of its answer, all of which was passed on. Told where its trace is recorded.
     Answered(SequenceRef, ServerAnswer),
     /// A sequence came to its end. All its text has been delivered.
     Finished {

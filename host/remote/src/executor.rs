@@ -370,8 +370,8 @@ impl Remote {
                 let stop = StopReason::Stop;
                 let finished = Event::Finished { sequence, stop };
                 let told = stepped.into_iter().chain(counted);
-                let ended = [Event::Answered(sequence, answer), finished];
-                told.chain(ended).collect()
+                let answered = answer.map(|answer| Event::Answered(sequence, answer));
+                told.chain(answered).chain([finished]).collect()
             }
             SequenceEnd::TurnedBack { why, retry_after } => {
                 debug!(executor = name, why, "a request was turned back");

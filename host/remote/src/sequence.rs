@@ -64,8 +64,8 @@ pub(crate) struct Timeouts {
 /// The end of a request at a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SequenceEnd {
-    /// The whole response has gone through.
-    Served(Usage, ServerAnswer),
+    /// The whole response has gone through. The server's words about it are looked for where a trace is recorded.
+    Served(Usage, Option<ServerAnswer>),
     /// The server has no room now. It may say when it will have.
     TurnedBack {
         why: String,
@@ -216,7 +216,7 @@ impl Sequence {
             drop(self.news.send(News::Began(self.name)).await);
         }
         if is_whole {
-            return passing.served();
+            return self.served(&passing.watch);
         }
         loop {
             let next = match self.next(&mut passing, self.timeouts.stall).await {
@@ -235,9 +235,16 @@ impl Sequence {
                 return SequenceEnd::ClientGone;
             }
             if is_last {
-                return passing.served();
+                return self.served(&passing.watch);
             }
         }
+    }
+
+    /// The end of the request, whose whole response has gone through.
+    fn served(&self, watch: &BodyWatch) -> SequenceEnd {
+        let trace = self.trace.as_ref();
+        let is_recorded = trace.is_some_and(|trace| trace.parent.is_sampled());
+        SequenceEnd::Served(watch.usage(), is_recorded.then(|| watch.answer()))
     }
 
     /// Follows a streamed chat, where another server may have to go on with it.
@@ -308,11 +315,6 @@ impl Passing {
             Some(follower) => [passed, follower.finish()].concat().into(),
             None => passed,
         }
-    }
-
-    /// The end of the request, whose whole response has gone through.
-    fn served(&self) -> SequenceEnd {
-        SequenceEnd::Served(self.watch.usage(), self.watch.answer())
     }
 
     /// The stream as its client has it, for another server to go on with; absent: none can.
