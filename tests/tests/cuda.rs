@@ -33,18 +33,31 @@ fn named(name: &str, device: Option<&str>) -> ExecutorConfig {
     }
 }
 
-/// The refusal of a start with such a configuration, which its check has to tell as well.
+/// The refusal of a start with such a configuration.
+async fn not_started(tune: impl FnOnce(&mut Config)) -> Result<String> {
+    let started = Serving::start(tune).await;
+    Ok(format!("{:#}", started.err().context("it started")?))
+}
+
+/// The same, where its check has to tell it as well.
 async fn refused(tune: impl FnOnce(&mut Config)) -> Result<String> {
     let mut checked = None;
-    let started = Serving::start(|config| {
+    let refused = not_started(|config| {
         tune(config);
         checked = Some(check(config));
     });
-    let refused = format!("{:#}", started.await.err().context("it started")?);
+    let refused = refused.await?;
     let checked = checked.and_then(Result::err);
     let checked = format!("{:#}", checked.context("its check is good")?);
     ensure!(checked == refused, "{checked} and {refused}");
     Ok(refused)
+}
+
+/// Bytes of the KV pool of the CUDA device in a list of devices.
+fn pool_bytes(devices: &Value) -> Result<u64> {
+    let gpu = &devices["devices"][1];
+    let (blocks, bytes) = (&gpu["blocks_total"], &gpu["block_bytes"]);
+    Ok(blocks.as_u64().context("no blocks")? * bytes.as_u64().context("no bytes")?)
 }
 
 fn on(kind: &str, mut body: Value) -> Value {
@@ -212,12 +225,7 @@ async fn kv_memory_is_nine_tenths_of_what_the_models_leave_and_they_run_beside_i
     emulated.set_memory(64 << 20);
     let serving = Serving::start(both).await?;
     let devices = serving.client.get("/admin/devices").await?.json()?;
-    let total = |devices: &Value| -> Result<u64> {
-        let gpu = &devices["devices"][1];
-        let (blocks, bytes) = (&gpu["blocks_total"], &gpu["block_bytes"]);
-        Ok(blocks.as_u64().context("no blocks")? * bytes.as_u64().context("no bytes")?)
-    };
-    let by_itself = total(&devices)?;
+    let by_itself = pool_bytes(&devices)?;
     ensure!((23 << 20..26 << 20).contains(&by_itself), "{devices}");
     answer(serving.client, "cuda", "gpu").await?;
     serving.server.stop().await?;
@@ -227,7 +235,10 @@ async fn kv_memory_is_nine_tenths_of_what_the_models_leave_and_they_run_beside_i
     });
     let serving = serving.await?;
     let devices = serving.client.get("/admin/devices").await?.json()?;
-    ensure!((7 << 20..=8 << 20).contains(&total(&devices)?), "{devices}");
+    ensure!(
+        (7 << 20..=8 << 20).contains(&pool_bytes(&devices)?),
+        "{devices}"
+    );
     answer(serving.client, "cuda", "gpu").await?;
     serving.server.stop().await
 }
@@ -237,17 +248,13 @@ async fn a_server_without_the_device_or_the_memory_it_wants_does_not_start_and_s
 -> Result<()> {
     let emulated = emulation::alone();
     emulated.set_memory(64 << 20);
-    let refused = async |tune: fn(&mut DeviceConfig)| {
-        let started = Serving::start(|config| {
-            both(config);
-            tune(&mut config.devices[1]);
-        });
-        let refused = started.await.err().context("it started")?;
-        anyhow::Ok(format!("{refused:#}"))
-    };
-    let said = refused(|device| device.kv_bytes = Some(62 << 20)).await?;
+    let said = not_started(|config| {
+        both(config);
+        config.devices[1].kv_bytes = Some(62 << 20);
+    });
+    let said = said.await?;
     ensure!(said.contains("device gpu0: its models take"), "{said}");
-    let said = refused(|device| *device = DeviceConfig::with_cuda("gpu0", &[5])).await?;
+    let said = refused(|config| together(config, &[5])).await?;
     ensure!(
         said.contains("there is no CUDA device 5: the driver has 1"),
         "{said}"
@@ -334,31 +341,24 @@ async fn a_device_of_several_has_room_for_blocks_by_the_fullest_which_is_named_w
         let devices = serving.client.get("/admin/devices").await?.json()?;
         answer(serving.client, "cuda", "gpu").await?;
         serving.server.stop().await?;
-        let gpu = &devices["devices"][1];
-        let (blocks, bytes) = (&gpu["blocks_total"], &gpu["block_bytes"]);
-        let blocks = blocks.as_u64().context("no blocks")?;
-        anyhow::Ok(blocks * bytes.as_u64().context("no bytes")?)
+        pool_bytes(&devices)
     };
     // Each has a part of the weights.
     let (one, two) = (bytes(&[0]).await?, bytes(&[0, 1]).await?);
     ensure!(two > 2 * one && two < 128 << 20, "{two} and {one}");
-    let started = Serving::start(|config| {
+    let said = not_started(|config| {
         together(config, &[0, 1]);
         config.devices[1].kv_bytes = Some(2 * (62 << 20));
     });
-    let refused = format!("{:#}", started.await.err().context("it started")?);
+    let said = said.await?;
     let (start, end) = (
         "device gpu0: its models take ",
         " bytes of CUDA device 0 and its kv-memory 65011712, but",
     );
-    ensure!(
-        refused.contains(start) && refused.contains(end),
-        "{refused}"
-    );
-    let started = Serving::start(|config| together(config, &[0, 5]));
-    let refused = format!("{:#}", started.await.err().context("it started")?);
-    let said = "device gpu0: there is no CUDA device 5: the driver has 2";
-    ensure!(refused.contains(said), "{refused}");
+    ensure!(said.contains(start) && said.contains(end), "{said}");
+    let said = refused(|config| together(config, &[0, 5])).await?;
+    let expected = "device gpu0: there is no CUDA device 5: the driver has 2";
+    ensure!(said.contains(expected), "{said}");
     Ok(())
 }
 

@@ -120,16 +120,17 @@ pub fn sanitized(tests: &[&str]) -> Command {
     command
 }
 
-/// Runs a test of this program once more, as [`sanitized`] does.
+/// Runs tests of this program once more, as [`sanitized`] does.
 ///
 /// # Panics
-/// If it fails there, or there is no such test.
-pub fn pass_sanitized(test: &str) {
-    let output = sanitized(&[test]).output();
+/// If one fails there, or there is no such test.
+pub fn pass_sanitized(tests: &[&str]) {
+    let output = sanitized(tests).output();
     let output = output.expect("this program can be started");
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("1 passed"), "{said}");
+    let passed = format!("{} passed", tests.len());
+    assert!(said.contains(&passed), "{said}");
 }
 
 /// The emulation, for one test at a time.

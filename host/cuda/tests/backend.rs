@@ -204,14 +204,10 @@ fn a_model_that_the_kernels_cannot_compute_is_refused_by_its_size() {
 
 #[test]
 fn no_kernel_leaves_its_memory() {
-    let tests = [
+    emulation::pass_sanitized(&[
         "logits_of_models_of_every_shape_are_those_of_the_processors",
         "sequences_under_any_schedule_give_the_rows_of_solo_runs",
-    ];
-    let output = emulation::sanitized(&tests).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("2 passed"), "{said}");
+    ]);
 }
 
 #[test]

@@ -186,5 +186,5 @@ fn where_no_token_can_come_up_none_is_chosen() {
 
 #[test]
 fn a_choice_leaves_no_memory() {
-    emulation::pass_sanitized("tokens_are_those_of_the_sampler");
+    emulation::pass_sanitized(&["tokens_are_those_of_the_sampler"]);
 }

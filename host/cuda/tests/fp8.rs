@@ -202,7 +202,7 @@ fn the_order_of_threads_changes_no_product() {
 
 #[test]
 fn the_kernels_leave_no_memory() {
-    emulation::pass_sanitized("products_of_any_shape_are_those_of_the_processors");
+    emulation::pass_sanitized(&["products_of_any_shape_are_those_of_the_processors"]);
 }
 
 // === Models ===

@@ -170,9 +170,9 @@ fn the_last_backend_to_go_takes_the_memory_once_its_ranks_have_come_to_their_end
 
 #[test]
 fn no_rank_writes_to_memory_that_was_given_back() {
-    emulation::pass_sanitized(
+    emulation::pass_sanitized(&[
         "the_last_backend_to_go_takes_the_memory_once_its_ranks_have_come_to_their_ends",
-    );
+    ]);
 }
 
 #[test]
