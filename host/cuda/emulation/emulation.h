@@ -47,7 +47,7 @@ enum class Waits { Nothing, Warp, Block, Over };
 
 constexpr size_t STACK_BYTES = 64 << 10;
 constexpr unsigned WARP = 32;
-constexpr size_t HANDED_WORDS = 6;
+constexpr size_t HANDED_WORDS = 10;
 
 // A thread of a block, on a stack of its own.
 struct Fiber {
@@ -63,8 +63,16 @@ struct Fiber {
     unsigned exchanges = 0;
 };
 
+// What the threads of a warp make together.
+struct Warp {
+    // The exchange whose product is in the sums; 0: none.
+    unsigned multiplied = 0;
+    float sums[16][8];
+};
+
 struct State {
     std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
     std::vector<float> shared;
     unsigned current = 0;
     Order order = Order::Forward;
@@ -183,6 +191,7 @@ inline bool run_warp(unsigned first) {
 inline bool run_block(unsigned threads) {
     State& here = state();
     for (unsigned thread = 0; thread < threads; thread++) begin(here.fibers[thread]);
+    for (Warp& warp : here.warps) warp.multiplied = 0;
     while (true) {
         bool ran = false;
         for (unsigned warp : ordered(threads / WARP)) ran |= run_warp(warp * WARP);
@@ -195,6 +204,7 @@ inline bool run_block(unsigned threads) {
 inline bool run_grid(Index grid, unsigned threads, size_t shared_bytes) {
     State& here = state();
     if (here.fibers.size() < threads) here.fibers.resize(threads);
+    here.warps.resize(here.fibers.size() / WARP);
     // Anew for each launch, so that it ends where a sanitizer knows it to.
     here.shared = std::vector<float>((shared_bytes + sizeof(float) - 1) / sizeof(float));
     gridDim = grid;
@@ -308,29 +318,40 @@ T shuffle_xor(T value, int lanes) {
     return emulation::exchange(value).template of<T>(lane ^ static_cast<unsigned>(lanes));
 }
 
-// A lane's part of two matrices.
+// A lane's part of two matrices, and of the sums that their product is added to.
 struct Fragments {
     unsigned a[4], b[2];
+    float sums[4];
 };
+
+// The sums of a warp. The first lane that comes to ask for them makes all of them.
+inline const float (&multiplied(const emulation::Exchange& all))[16][8] {
+    emulation::Warp& warp = emulation::state().warps[all.warp];
+    unsigned number = emulation::state().fibers[emulation::state().current].exchanges;
+    if (warp.multiplied == number) return warp.sums;
+    warp.multiplied = number;
+    float left[16][16], right[16][8];
+    for (unsigned lane = 0; lane < emulation::WARP; lane++) {
+        auto part = all.of<Fragments>(lane);
+        unsigned group = lane / 4, place = lane % 4 * 2;
+        for (unsigned half = 0; half < 2; half++) {
+            auto number = [half](unsigned word) { return widen(static_cast<unsigned short>(word >> half * 16)); };
+            for (unsigned k = 0; k < 4; k++) left[group + k % 2 * 8][k / 2 * 8 + place + half] = number(part.a[k]);
+            for (unsigned k = 0; k < 2; k++) right[k * 8 + place + half][group] = number(part.b[k]);
+        }
+        for (unsigned i = 0; i < 4; i++) warp.sums[group + i / 2 * 8][place + i % 2] = part.sums[i];
+    }
+    for (unsigned row = 0; row < 16; row++) {
+        for (unsigned k = 0; k < 16; k++) {
+            for (unsigned column = 0; column < 8; column++) warp.sums[row][column] += left[row][k] * right[k][column];
+        }
+    }
+    return warp.sums;
+}
 
 inline void multiply(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     unsigned lane = threadIdx.x % emulation::WARP;
-    auto all = emulation::exchange(Fragments{{a[0], a[1], a[2], a[3]}, {b0, b1}});
-    auto put = [](float* to, unsigned word) {
-        to[0] = widen(static_cast<unsigned short>(word));
-        to[1] = widen(static_cast<unsigned short>(word >> 16));
-    };
-    // The two rows and the two columns whose products are this lane's.
-    float rows[2][16], columns[2][16];
-    for (unsigned i = 0; i < 4; i++) {
-        auto left = all.of<Fragments>(lane / 4 * 4 + i);
-        for (unsigned k = 0; k < 4; k++) put(&rows[k % 2][k / 2 * 8 + i * 2], left.a[k]);
-        for (unsigned side = 0; side < 2; side++) {
-            auto right = all.of<Fragments>((lane % 4 * 2 + side) * 4 + i);
-            for (unsigned k = 0; k < 2; k++) put(&columns[side][k * 8 + i * 2], right.b[k]);
-        }
-    }
-    for (unsigned i = 0; i < 4; i++) {
-        for (unsigned k = 0; k < 16; k++) sums[i] += rows[i / 2][k] * columns[i % 2][k];
-    }
+    Fragments own{{a[0], a[1], a[2], a[3]}, {b0, b1}, {sums[0], sums[1], sums[2], sums[3]}};
+    const auto& all = multiplied(emulation::exchange(own));
+    for (unsigned i = 0; i < 4; i++) sums[i] = all[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
 }

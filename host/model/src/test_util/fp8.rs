@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -20,6 +21,8 @@ pub enum Scaled {
     Rows,
     /// One for each 128 by 128 numbers, as `weight_scale_inv`.
     Blocks,
+    /// None: the tensor stays in bf16.
+    Not,
 }
 
 /// A model whose projections are in FP8.
@@ -43,7 +46,8 @@ fn size(code: u8) -> f32 {
 
 /// The code nearest to a number.
 fn code(number: f32) -> u8 {
-    let sizes: Vec<f32> = (0..0x7f).map(size).collect();
+    static SIZES: LazyLock<Vec<f32>> = LazyLock::new(|| (0..0x7f).map(size).collect());
+    let sizes = &*SIZES;
     let above = sizes.partition_point(|size| *size < number.abs()).min(0x7e);
     let below = above.saturating_sub(1);
     let is_below = number.abs() - sizes[below] < sizes[above] - number.abs();
@@ -73,20 +77,25 @@ impl Fp8Model {
             numbers: Tensors::new(),
         };
         for (name, tensor) in tensors {
-            if name.ends_with("_proj.weight") {
-                model.quantise(name, tensor, scaled(name));
-            } else {
-                let bytes = encode(&tensor.values, Dtype::BF16);
-                let stored = (name.clone(), Dtype::BF16, tensor.shape.clone(), bytes);
-                model.stored.push(stored);
-                model.numbers.insert(name.clone(), tensor.clone());
-            }
+            let scaled = match name.ends_with("_proj.weight") {
+                true => scaled(name),
+                false => Scaled::Not,
+            };
+            model.add(name, tensor, scaled);
         }
         model
     }
 
-    fn quantise(&mut self, name: &str, tensor: &Tensor, scaled: Scaled) {
-        let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
+    fn keep(&mut self, name: &str, tensor: &Tensor) {
+        let bytes = encode(&tensor.values, Dtype::BF16);
+        let stored = (name.to_owned(), Dtype::BF16, tensor.shape.clone(), bytes);
+        self.stored.push(stored);
+        self.numbers.insert(name.to_owned(), tensor.clone());
+    }
+
+    fn add(&mut self, name: &str, tensor: &Tensor, scaled: Scaled) {
+        let rows = tensor.shape[0];
+        let cols = tensor.values.len() / rows;
         let (rows_each, cols_each, shape, end) = match scaled {
             Scaled::Whole => (rows, cols, vec![], "scale"),
             Scaled::Rows => (1, cols, vec![rows, 1], "scale"),
@@ -94,6 +103,7 @@ impl Fp8Model {
                 let shape = vec![rows.div_ceil(128), cols.div_ceil(128)];
                 (128, 128, shape, "scale_inv")
             }
+            Scaled::Not => return self.keep(name, tensor),
         };
         let across = cols.div_ceil(cols_each);
         let place = |number: usize| number / cols / rows_each * across + number % cols / cols_each;
