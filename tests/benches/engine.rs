@@ -1,20 +1,23 @@
 //! `cargo xtask bench engine`: tokens per second, and the share of time in which the engine waits
 //! for decisions.
 //!
-//! With `--quick`: fewer steps and requests. With `--peers`: the same beside llama.cpp and mistral.rs, in turns,
-//! also with a model of a billion random parameters; their installation takes some twenty minutes, once.
+//! With `--quick`: fewer steps and requests. With `--large`: also a model of a billion random parameters. With
+//! `--peers`: both models beside llama.cpp and mistral.rs, in turns; their installation takes some twenty minutes, once.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use pointsman_cuda::weight_bytes;
+use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
 use pointsman_model::host::HostModel;
+use pointsman_model::open::OpenModel;
 use pointsman_tests::bandwidth;
+use pointsman_tests::cuda::ARCHITECTURES;
 use pointsman_tests::engine::{Case, Speed, demo_model, measure, under_load};
 use pointsman_tests::engine_peers::{EnginePeer, PeerModel};
 use pointsman_tests::serving::target;
@@ -38,6 +41,16 @@ struct Measured {
     rates: [Vec<Rates>; 2],
 }
 
+/// A model to measure.
+struct Subject<'a> {
+    name: &'static str,
+    ours: Arc<HostModel>,
+    /// Bytes of its weights.
+    weights: f64,
+    /// The folder of the peers and their files of it, where they take turns with ours.
+    peers: Option<(&'a Path, &'a PeerModel)>,
+}
+
 fn main() -> Result<()> {
     let has = |name: &str| std::env::args().any(|arg| arg == name);
     let (steps, large_steps, requests) = if has("--quick") {
@@ -48,8 +61,14 @@ fn main() -> Result<()> {
     alone(steps)?;
     if has("--peers") {
         let peers = target().join("peers");
-        beside(&peers, &PeerModel::demo(&peers), steps)?;
-        beside(&peers, &PeerModel::large(&peers), large_steps)?;
+        for (model, steps) in [
+            (PeerModel::demo(&peers), steps),
+            (PeerModel::large(&peers), large_steps),
+        ] {
+            compare(&Subject::with_peers(&peers, &model)?, steps)?;
+        }
+    } else if has("--large") {
+        compare(&Subject::large()?, large_steps)?;
     }
     served(requests)
 }
@@ -73,20 +92,18 @@ fn alone(steps: u32) -> Result<()> {
 }
 
 /// Measures a model on this engine and on its peers, which take turns.
-fn beside(peers: &Path, model: &PeerModel, steps: u32) -> Result<()> {
-    let ours = Arc::new(HostModel::load(&ModelFiles::Folder(model.folder.clone()))?);
-    let weights = fs::metadata(model.folder.join("model.safetensors"))?.len() as f64;
+fn compare(subject: &Subject<'_>, steps: u32) -> Result<()> {
+    let (name, weights) = (subject.name, subject.weights);
     println!();
     println!(
-        "{}, bf16, context {CONTEXT}: tokens per second, medians of {ROUNDS}. Read: weights by decode steps, of \
-         what can be.",
-        model.name
+        "{name}, bf16, context {CONTEXT}: tokens per second, medians of {ROUNDS}. Read: weights by decode steps, of \
+         what can be."
     );
     println!("threads  batch  engine         prefill     decode    read");
     for threads in THREADS {
         let cases = cases(threads, steps);
         let ceiling = bandwidth::read_per_second(threads);
-        let measured = rounds(peers, model, &ours, &cases)?;
+        let measured = rounds(subject, &cases)?;
         for Measured { name, rates } in measured {
             for (case, rates) in cases.iter().zip(rates) {
                 let prefill = median(rates.iter().map(|(prefill, _)| *prefill));
@@ -104,13 +121,12 @@ fn beside(peers: &Path, model: &PeerModel, steps: u32) -> Result<()> {
 }
 
 /// The rates of each engine, for each case, in each round.
-fn rounds(
-    peers: &Path,
-    model: &PeerModel,
-    ours: &Arc<HostModel>,
-    cases: &[Case; 2],
-) -> Result<Vec<Measured>> {
-    let names = EnginePeer::ALL.map(EnginePeer::name);
+fn rounds(subject: &Subject<'_>, cases: &[Case; 2]) -> Result<Vec<Measured>> {
+    let engines: &[EnginePeer] = match subject.peers {
+        Some(_) => &EnginePeer::ALL,
+        None => &[],
+    };
+    let names = engines.iter().map(|engine| engine.name());
     let names = std::iter::once("Pointsman").chain(names);
     let empty = |name| Measured {
         name,
@@ -120,10 +136,13 @@ fn rounds(
     for _ in 0..ROUNDS {
         let (own, others) = measured.split_first_mut().context("no engines")?;
         for (case, rates) in cases.iter().zip(&mut own.rates) {
-            let speed = measure(ours, *case)?;
+            let speed = measure(&subject.ours, *case)?;
             rates.push((speed.prefill, speed.decode));
         }
-        for (peer, other) in EnginePeer::ALL.into_iter().zip(others) {
+        let Some((peers, model)) = subject.peers else {
+            continue;
+        };
+        for (peer, other) in engines.iter().zip(others) {
             let speeds = peer.measure(peers, model, cases)?;
             for (speed, rates) in speeds.iter().zip(&mut other.rates) {
                 rates.push((speed.prefill, speed.decode));
@@ -131,6 +150,35 @@ fn rounds(
         }
     }
     Ok(measured)
+}
+
+impl<'a> Subject<'a> {
+    fn with_peers(peers: &'a Path, model: &'a PeerModel) -> Result<Self> {
+        let files = ModelFiles::Folder(model.folder.clone());
+        Self::new(model.name, &files, Some((peers, model)))
+    }
+
+    /// A model like Llama 3.2 1B, of random weights.
+    fn large() -> Result<Self> {
+        let [architecture, _] = ARCHITECTURES;
+        let folder = tempfile::tempdir()?;
+        let config = architecture.write(folder.path())?;
+        let files = ModelFiles::Dummy(Dummy::new(&config, 0));
+        Self::new(architecture.name, &files, None)
+    }
+
+    fn new(
+        name: &'static str,
+        files: &ModelFiles,
+        peers: Option<(&'a Path, &'a PeerModel)>,
+    ) -> Result<Self> {
+        Ok(Self {
+            name,
+            ours: Arc::new(HostModel::load(files)?),
+            weights: weight_bytes(&OpenModel::open(files)?) as f64,
+            peers,
+        })
+    }
 }
 
 /// Measures the default server.

@@ -335,9 +335,9 @@ inline const float (&multiplied(const emulation::Exchange& all))[16][8] {
         auto part = all.of<Fragments>(lane);
         unsigned group = lane / 4, place = lane % 4 * 2;
         for (unsigned half = 0; half < 2; half++) {
-            auto number = [half](unsigned word) { return widen(static_cast<unsigned short>(word >> half * 16)); };
-            for (unsigned k = 0; k < 4; k++) left[group + k % 2 * 8][k / 2 * 8 + place + half] = number(part.a[k]);
-            for (unsigned k = 0; k < 2; k++) right[k * 8 + place + half][group] = number(part.b[k]);
+            auto wide = [half](unsigned word) { return widen(static_cast<unsigned short>(word >> half * 16)); };
+            for (unsigned k = 0; k < 4; k++) left[group + k % 2 * 8][k / 2 * 8 + place + half] = wide(part.a[k]);
+            for (unsigned k = 0; k < 2; k++) right[k * 8 + place + half][group] = wide(part.b[k]);
         }
         for (unsigned i = 0; i < 4; i++) warp.sums[group + i / 2 * 8][place + i % 2] = part.sums[i];
     }
