@@ -11,11 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use pointsman_cuda::weight_bytes;
 use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
 use pointsman_model::host::HostModel;
-use pointsman_model::open::OpenModel;
+use pointsman_model::weights::StoredMatrix;
 use pointsman_tests::bandwidth;
 use pointsman_tests::cuda::ARCHITECTURES;
 use pointsman_tests::engine::{Case, Speed, demo_model, measure, under_load};
@@ -45,7 +44,7 @@ struct Measured {
 struct Subject<'a> {
     name: &'static str,
     ours: Arc<HostModel>,
-    /// Bytes of its weights.
+    /// Bytes of its matrices.
     weights: f64,
     /// The folder of the peers and their files of it, where they take turns with ours.
     peers: Option<(&'a Path, &'a PeerModel)>,
@@ -91,7 +90,7 @@ fn alone(steps: u32) -> Result<()> {
     Ok(())
 }
 
-/// Measures a model on this engine and on its peers, which take turns.
+/// Measures a model on this engine and, where there are any, on its peers, which take turns.
 fn compare(subject: &Subject<'_>, steps: u32) -> Result<()> {
     let (name, weights) = (subject.name, subject.weights);
     println!();
@@ -172,10 +171,13 @@ impl<'a> Subject<'a> {
         files: &ModelFiles,
         peers: Option<(&'a Path, &'a PeerModel)>,
     ) -> Result<Self> {
+        let ours = Arc::new(HostModel::load(files)?);
+        let matrices = ours.open().weights().matrices();
+        let bytes: u64 = matrices.map(StoredMatrix::bytes).sum();
         Ok(Self {
             name,
-            ours: Arc::new(HostModel::load(files)?),
-            weights: weight_bytes(&OpenModel::open(files)?) as f64,
+            ours,
+            weights: bytes as f64,
             peers,
         })
     }
