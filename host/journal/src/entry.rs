@@ -165,7 +165,8 @@ pub struct PolicyRecord {
     pub settings: String,
     /// Limits, as JSON.
     pub limits: String,
-    /// Number of the instance that runs, counted from 1; 0: none does, after a fault or a strike.
+    /// Number of the instance that runs, counted from 1; 0: none does, after a fault or a strike,
+    /// or while a shadow has it.
     pub generation: u32,
     /// The component, so that a replay needs nothing but the journal. Absent for a native policy,
     /// for one that an entry before this one brought, and in a file for a large one: it lies beside

@@ -79,7 +79,8 @@ impl Runner {
         }
     }
 
-    /// Returns whether it has an instance. After a fault or a strike it has none until it is asked again.
+    /// Returns whether it has an instance. After a fault or a strike it has none until it is asked again,
+    /// nor while a shadow has it.
     #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self.life, Life::Up(_))
