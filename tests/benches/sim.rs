@@ -55,10 +55,10 @@ const FULL_FLEET: &str = "
 ## Latency-critical requests at a full fleet
 
 Four executors of `measured`, 900 requests of the class `throughput` in the first second, and a latency-critical one of 200 tokens each
-0.3 s from the third on. TTFT is theirs; tokens are everybody's.
+0.3 s from the third on, of another tenant. TTFT is theirs; tokens are everybody's. The last row is the defaults.
 
-| settings of `budget` | TTFT mean | p95 | tokens/s | gave way |
-|---|---|---|---|---|
+| `share-reserve` of `memory-aware` | `take-slots` of `budget` | TTFT mean | p95 | tokens/s | gave way |
+|---|---|---|---|---|---|
 ";
 
 const MODEL_CHANGES: &str = "\
@@ -228,14 +228,15 @@ fn model_changes(out: &mut dyn Write) -> Result<()> {
 /// Prints how soon urgent requests begin where throughput work has taken all slots, and what that costs it.
 fn full_fleet(out: &mut dyn Write) -> Result<()> {
     out.write_all(FULL_FLEET.as_bytes())?;
-    row(out, "alone", FullFleet::solo()?)?;
-    for settings in [",take-slots=never", "", ",take-slots=critical"] {
-        row(out, &named(settings), FullFleet::beside_bulk(settings)?)?;
+    row(out, ["alone", ""], FullFleet::solo()?)?;
+    for (share_reserve, take_slots) in [(0, "never"), (0, "critical"), (200, "deadline")] {
+        let it = FullFleet::beside_bulk(share_reserve, take_slots)?;
+        row(out, [&share_reserve.to_string(), take_slots], it)?;
     }
     Ok(())
 }
 
-fn row(out: &mut dyn Write, of: &str, it: FullFleet) -> Result<()> {
+fn row(out: &mut dyn Write, [reserve, takes]: [&str; 2], it: FullFleet) -> Result<()> {
     let FullFleet {
         ttft_mean_ms,
         ttft_p95_ms,
@@ -244,7 +245,7 @@ fn row(out: &mut dyn Write, of: &str, it: FullFleet) -> Result<()> {
     } = it;
     writeln!(
         out,
-        "| {of} | {ttft_mean_ms:.1} ms | {ttft_p95_ms:.1} ms | {tokens_per_s:.0} | {evicted} |"
+        "| {reserve} | {takes} | {ttft_mean_ms:.1} ms | {ttft_p95_ms:.1} ms | {tokens_per_s:.0} | {evicted} |"
     )?;
     Ok(())
 }

@@ -32,7 +32,7 @@ pub fn goodput(rate: u32, settings: &str) -> Result<f64> {
     Ok(good / f64::from(LASTING))
 }
 
-/// Urgent requests at a fleet whose slots are all taken.
+/// Urgent requests at a fleet whose slots are taken.
 #[derive(Clone, Copy, Debug)]
 pub struct FullFleet {
     /// TTFT of the urgent ones, mean and p95, in milliseconds.
@@ -53,21 +53,28 @@ impl FullFleet {
         Self::simulated(&urgent().collect::<Vec<_>>(), "")
     }
 
-    /// Simulates them beside throughput work that keeps all slots taken, with these settings of `budget`.
+    /// Simulates them beside throughput work of another tenant that takes all slots it may, with `share-reserve` of
+    /// `memory-aware` and `take-slots` of `budget`.
     ///
     /// # Errors
     /// As the simulation has them.
-    pub fn beside_bulk(settings: &str) -> Result<Self> {
-        Self::simulated(&bulk().chain(urgent()).collect::<Vec<_>>(), settings)
+    pub fn beside_bulk(share_reserve: u32, take_slots: &str) -> Result<Self> {
+        let router = component_path("memory-aware");
+        let policies = format!(
+            "{} --policy {},share-reserve={share_reserve}",
+            budget(&format!(",take-slots={take_slots}")),
+            router.display()
+        );
+        Self::simulated(&bulk().chain(urgent()).collect::<Vec<_>>(), &policies)
     }
 
-    fn simulated(lines: &[Value], settings: &str) -> Result<Self> {
+    fn simulated(lines: &[Value], policies: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("trace.jsonl");
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         fs::write(&path, text)?;
         let path = path.to_str().context("a path that is no text")?;
-        let report = simulate(path, &format!("measured --executors 4{}", budget(settings)))?;
+        let report = simulate(path, &format!("measured --executors 4{policies}"))?;
         let tenants = report["tenants"].as_array().context("no tenants")?;
         let urgent = tenants.iter().find(|tenant| tenant["name"] == "urgent");
         let ttft = &urgent.context("no urgent requests")?["ttft_ms"];

@@ -40,6 +40,8 @@ pub(crate) struct Door<'a> {
     books: Books<'a>,
     settings: &'a Settings,
     contest: Contest,
+    /// The same among the tenants of the last minute, found when first asked for.
+    contest_of_minute: OnceCell<Contest>,
     /// The tenants beyond their share, found when first asked for.
     furthest_beyond: OnceCell<Vec<(Reverse<u128>, u32)>>,
     room: u32,
@@ -60,6 +62,7 @@ impl<'a> Door<'a> {
             settings,
             parking: parking.saturating_sub(books.queue.parked()),
             contest: books.tenants.contest(books.mirror.tenants(), books.now),
+            contest_of_minute: OnceCell::new(),
             furthest_beyond: OnceCell::new(),
             room,
             displaced: BTreeSet::new(),

@@ -53,6 +53,7 @@ impl Known {
             (entry.model, entry.group, entry.class) == (request.model, search.group, request.class)
                 && request.prompt_tokens >= entry.tokens_min.0
                 && request.output_tokens_max >= entry.tokens_min.1
+                && (entry.blocked.lack != Some(Lack::Reserved) || search.is_beyond_share())
         })?;
         is_common(search).then_some(entry.blocked)
     }
@@ -63,7 +64,7 @@ impl Known {
         let tokens_min = match (blocked.warm_until, blocked.lack) {
             // No executor came so far as to compare blocks.
             (None, None | Some(Lack::Model | Lack::Slot | Lack::ModelLimit)) => (0, 0),
-            (None, Some(Lack::Blocks | Lack::Loading)) => {
+            (None, Some(Lack::Blocks | Lack::Loading | Lack::Reserved)) => {
                 (request.prompt_tokens, request.output_tokens_max)
             }
             // Another may be in the way of a longer prompt there.

@@ -2,7 +2,7 @@
 //!
 //! Executors are kept in order of how good a place they are, and a request goes to the first that
 //! can take it. The executor of its session, and those that hold much of its prompt, are compared
-//! with that one. A request that cannot be placed is held, until a warm hold ends if that is all
+//! with that one. Tenants beyond their share leave some slots to the others. A request that cannot be placed is held, until a warm hold ends if that is all
 //! that stands in its way.
 //!
 //! # Not here
@@ -21,6 +21,7 @@ mod reason;
 mod roster;
 mod search;
 mod settings;
+mod shares;
 
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::routing::Verdict;
@@ -37,6 +38,7 @@ use reason::Reason;
 use roster::Roster;
 use search::{Blocked, Lack, MayLook, Search};
 pub use settings::{Balance, ColdModels, GroupHint, Rendezvous, Settings};
+use shares::Shares;
 
 /// A policy that prefers executors with room in their KV pools.
 #[derive(Debug)]
@@ -46,6 +48,7 @@ pub struct MemoryAware {
     turns: Turns,
     ranking: Ranking<Rank>,
     roster: Roster,
+    shares: Shares,
     /// Executors kept free, as of the last `observe`.
     drains: Drains,
     /// Requests found since then to have no place.
@@ -60,10 +63,11 @@ impl Policy for MemoryAware {
             name: "memory-aware".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             summary: "The least pressed, least loaded executor, or one that holds the prompt; \
-                      sessions and groups stay together, warm models are waited for."
+                      sessions and groups stay together, warm models are waited for, \
+                      tenants beyond their share leave slots free."
                 .into(),
             reasons: Reason::texts(),
-            state_version: 1,
+            state_version: 2,
         }
     }
 
@@ -78,6 +82,7 @@ impl Policy for MemoryAware {
             turns: Turns::default(),
             ranking: Ranking::default(),
             roster: Roster::default(),
+            shares: Shares::default(),
             drains: Drains::default(),
             known: Known::default(),
         })
@@ -93,9 +98,13 @@ impl Policy for MemoryAware {
 
     fn changed(&mut self, mirror: &Mirror, change: &Change) {
         self.roster.note(mirror, change);
+        if let Change::Tenant(row) = change {
+            self.shares.changed(mirror.now(), row);
+        }
     }
 
     fn observed(&mut self, mirror: &Mirror) {
+        self.shares.begin();
         let drains = self.settings.help() == Some(ColdModels::Drain) && self.roster.limits_models();
         self.drains = if drains {
             Drains::find(self, mirror)
@@ -105,10 +114,13 @@ impl Policy for MemoryAware {
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        self.turns.snapshot()
+        let mut state = self.shares.snapshot();
+        state.extend(self.turns.snapshot());
+        state
     }
 
-    fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, mut state: &[u8]) -> Result<(), String> {
+        self.shares = Shares::restore(&mut state)?;
         self.turns = Turns::restore(state)?;
         Ok(())
     }
@@ -132,12 +144,13 @@ impl ExecutorIndex for MemoryAware {
 
 impl Router for MemoryAware {
     /// A session is hashed to an executor by its name.
-    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES).union(Feed::TENANTS);
 
     const UNKNOWN: u16 = Reason::Unknown.index();
 
     fn begin(&mut self) {
         self.known.begin();
+        self.shares.begin();
     }
 
     fn choose(&mut self, case: &Case<'_>) -> Result<Pick, Verdict> {
@@ -181,9 +194,10 @@ impl Router for MemoryAware {
 }
 
 impl Explanation for MemoryAware {
-    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES);
+    const NEEDS: Feed = <Self as Router>::NEEDS;
 
     fn explain(&mut self, case: &Case<'_>) -> Vec<Candidate> {
+        self.shares.begin();
         let own = self.overrides.of(case, &self.settings);
         explain::candidates(Search::new(self, self.settings_of(&own), case))
     }
@@ -218,6 +232,7 @@ fn held(case: &Case<'_>, blocked: Blocked) -> Verdict {
         Some(Lack::ModelLimit) => Reason::ModelLimit,
         Some(Lack::Drain) => Reason::Drain,
         Some(Lack::Loading) => Reason::Loading,
+        Some(Lack::Reserved) => Reason::Reserved,
         Some(Lack::Slot) => Reason::NoSlot,
         Some(Lack::Blocks) => Reason::NoBlocks,
         Some(Lack::Model) => Reason::ModelsMax,

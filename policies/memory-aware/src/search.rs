@@ -36,7 +36,7 @@ pub(crate) struct Search<'a> {
     pub(crate) session: Option<u64>,
     /// The loading of its model, which it may wait for.
     pub(crate) loading: Loading,
-    /// The host lets it be held. Where not, no warm hold, drain or group keeps it from a place, nor a
+    /// The host lets it be held. Where not, no warm hold, drain, group or share keeps it from a place, nor a
     /// model that is being loaded.
     pub(crate) may_wait: bool,
 }
@@ -47,6 +47,8 @@ pub(crate) enum Hurdle {
     Obstacle(Obstacle),
     /// The request could go there, but the executor is kept free for another model.
     Drained,
+    /// The request could go there, but the slots left are kept free of tenants beyond their share.
+    Reserved,
     /// The request could go there, but its model would have to be loaded, and that is being done already.
     Loading,
 }
@@ -151,12 +153,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The place on an executor, where neither the host nor a drain keeps the request off it.
+    /// The place on an executor, where neither the host nor what is kept free there keeps the request off it.
     #[inline]
     pub(crate) fn place_on(&self, executor: Executor<'a>) -> Result<Place<'a>, Hurdle> {
         let seat = self.case.fit(&executor).map_err(Hurdle::Obstacle)?;
         if self.may_wait && self.drains.keeps_out(executor.id(), self.request().model) {
             return Err(Hurdle::Drained);
+        }
+        if self.may_wait && self.is_reserved(&executor) {
+            return Err(Hurdle::Reserved);
         }
         if self.may_wait && self.loading == Loading::Underway && self.lacks(&executor) {
             return Err(Hurdle::Loading);
@@ -172,6 +177,22 @@ impl<'a> Search<'a> {
             return None;
         }
         self.place_on(executor).ok()
+    }
+
+    /// Returns whether the slots left on an executor are kept free of the request.
+    #[inline]
+    fn is_reserved(&self, executor: &Executor<'_>) -> bool {
+        let total = u64::from(executor.info.slots_total);
+        let kept = total * u64::from(self.settings.share_reserve) / 1000;
+        kept > 0
+            && u64::from(self.case.fleet.slots_free(executor)) <= kept
+            && self.is_beyond_share()
+    }
+
+    /// Returns whether the request's tenant is beyond its share.
+    #[inline]
+    pub(crate) fn is_beyond_share(&self) -> bool {
+        self.policy.shares.are_exceeded(self.case)
     }
 
     /// Returns whether the request's model would have to be loaded on an executor.

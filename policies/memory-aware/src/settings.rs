@@ -47,6 +47,8 @@ pub struct Settings {
     /// Cost of a block of the prompt's prefill for each request placed on the executor, which it
     /// stalls; in permille of that block.
     pub stall_cost: u32,
+    /// Permille of an executor's slots that tenants beyond their share leave free. 0: none.
+    pub share_reserve: u32,
     /// Tokens of a block, for executors that do not report them.
     pub tokens_per_block: u32,
     /// Executors that an answer names, best first; the host takes the first that has room.
@@ -119,6 +121,7 @@ impl Default for Settings {
             prefill_scale: 32_000,
             active_cost: 100_000,
             stall_cost: 100,
+            share_reserve: 200,
             tokens_per_block: 16,
             candidates: 3,
             looks_max: 4,
@@ -174,28 +177,14 @@ impl Settings {
                 &["keep", "prefer", "ignore"],
                 "Meaning of a request's topology group.",
             ),
+        ];
+        all.extend(default.described_help());
+        all.extend([
             Setting::number(
-                "affinity-bonus",
-                0..=1_000_000,
-                default.affinity_bonus,
-                "Points of a request whose model is warm; 0: warmth does not count.",
-            ),
-            Setting::choice(
-                "cold-models",
-                &["drain", "start"],
-                "Help for a request whose model is warm nowhere.",
-            ),
-            Setting::number(
-                "cold-models-max",
-                0..=64,
-                default.cold_models_max,
-                "Models warm nowhere that executors are kept free for, at most.",
-            ),
-            Setting::number(
-                "model-tenure",
+                "share-reserve",
                 0..=1000,
-                default.model_tenure,
-                "Time that a model stays before an executor drains for another, in times of what its start took.",
+                default.share_reserve,
+                "Permille of an executor's slots that tenants beyond their share leave free.",
             ),
             Setting::number(
                 "candidates",
@@ -209,9 +198,37 @@ impl Settings {
                 default.looks_max,
                 "Looks at every executor that an answer may take to find out why requests have no place.",
             ),
-        ];
+        ]);
         all.extend(default.described_weights());
         all
+    }
+
+    fn described_help(self) -> [Setting; 4] {
+        [
+            Setting::number(
+                "affinity-bonus",
+                0..=1_000_000,
+                self.affinity_bonus,
+                "Points of a request whose model is warm; 0: warmth does not count.",
+            ),
+            Setting::choice(
+                "cold-models",
+                &["drain", "start"],
+                "Help for a request whose model is warm nowhere.",
+            ),
+            Setting::number(
+                "cold-models-max",
+                0..=64,
+                self.cold_models_max,
+                "Models warm nowhere that executors are kept free for, at most.",
+            ),
+            Setting::number(
+                "model-tenure",
+                0..=1000,
+                self.model_tenure,
+                "Time that a model stays before an executor drains for another, in times of what its start took.",
+            ),
+        ]
     }
 
     fn described_weights(self) -> [Setting; 9] {

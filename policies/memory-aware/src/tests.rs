@@ -5,6 +5,7 @@ mod groups;
 mod held;
 mod indexed;
 mod overlap;
+mod shares;
 
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load, request};

@@ -42,7 +42,7 @@ struct Account {
     served: LastMinute,
 }
 
-/// Recent use of the tenants that have work in hand, and their weights.
+/// Recent use of the tenants that compete for the same room, and their weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Contest {
     now: u64,
@@ -78,18 +78,30 @@ impl Tenants {
 
     /// The use to share out among the tenants that have work in hand.
     pub fn contest<'a>(&self, tenants: impl Iterator<Item = &'a Tenant>, now: u64) -> Contest {
-        let at_work = tenants.filter(|tenant| tenant.running > 0 || tenant.waiting > 0);
-        at_work.fold(
-            Contest {
-                now,
-                ..Contest::default()
-            },
-            |contest, tenant| Contest {
-                used: contest.used + self.used(tenant, now),
-                weight: contest.weight + weight(tenant),
-                ..contest
-            },
-        )
+        self.among(tenants.filter(|tenant| is_at_work(tenant)), now)
+    }
+
+    /// The same among all tenants of the last minute: those that were served tokens in it too, since they may
+    /// be back at any time.
+    pub fn contest_of_minute<'a>(
+        &self,
+        tenants: impl Iterator<Item = &'a Tenant>,
+        now: u64,
+    ) -> Contest {
+        let is_recent = |tenant: &&Tenant| is_at_work(tenant) || self.used(tenant, now) > 0;
+        self.among(tenants.filter(is_recent), now)
+    }
+
+    fn among<'a>(&self, tenants: impl Iterator<Item = &'a Tenant>, now: u64) -> Contest {
+        let nobody = Contest {
+            now,
+            ..Contest::default()
+        };
+        tenants.fold(nobody, |contest, tenant| Contest {
+            used: contest.used + self.used(tenant, now),
+            weight: contest.weight + weight(tenant),
+            ..contest
+        })
     }
 
     /// The excess of a tenant's use over `permille` of its share, if there is one. It is per
@@ -146,6 +158,10 @@ impl Contest {
     pub fn leaves_room(&self, tenant: &Tenant, places: usize, total: usize) -> bool {
         (places as u128).saturating_mul(self.weight) < weight(tenant).saturating_mul(total as u128)
     }
+}
+
+fn is_at_work(tenant: &Tenant) -> bool {
+    tenant.running > 0 || tenant.waiting > 0
 }
 
 fn weight(tenant: &Tenant) -> u128 {

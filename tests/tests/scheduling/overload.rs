@@ -94,7 +94,12 @@ async fn a_full_queue_is_treated_as_the_admission_policy_is_set_to() -> Result<(
 
 /// Leaves one slot, and has two tenants with a key of their name.
 fn two_tenants(config: &mut Config) {
-    config.executors[0].terms.slots = 1;
+    tenants_at(config, 1);
+}
+
+/// Leaves so many slots, and has two tenants with a key of their name.
+fn tenants_at(config: &mut Config, slots: u32) {
+    config.executors[0].terms.slots = slots;
     for name in ["flood", "calm"] {
         config.tenants.push(TenantConfig::new(name));
         config.keys.push(ApiKey {
@@ -142,6 +147,48 @@ async fn a_tenant_that_floods_the_queue_keeps_no_other_waiting_for_it() -> Resul
     ensure!(ended[0] == "calm", "{ended:?}");
     let ended = ended_after_a_flood(0).await?;
     ensure!(ended.last() == Some(&"calm"), "{ended:?}");
+    Ok(())
+}
+
+/// Has the tenant `flood` want all five slots of a server that has just served the tenant `calm`, too. Returns how many of its
+/// requests run then, and how many after a request of `calm` was answered.
+async fn running_of_a_flood(share_reserve: u32) -> Result<[u32; 2]> {
+    const SLOTS: u32 = 5;
+    let serving = Serving::start(|config| {
+        tenants_at(config, SLOTS);
+        let settings = json!({"share-reserve": share_reserve});
+        set(config, "memory-aware", &settings);
+    })
+    .await?;
+    let [flood, calm] = ["flood", "calm"].map(|name| serving.client.with_key(name));
+    for client in [flood, flood, flood, calm] {
+        client.chat("Hello").await?.text()?;
+    }
+    let mut ended = task::JoinSet::new();
+    for asked in 1..=SLOTS as usize {
+        ended.spawn(async move { flood.stream(&long()).await });
+        serving
+            .load_until(|load| load.slots_used as usize + load.queued == asked)
+            .await?;
+    }
+    let before = serving.load_until(|_| true).await?.slots_used;
+    if before < SLOTS {
+        calm.chat("Hello").await?.text()?;
+    }
+    let after = serving.load_until(|load| load.slots_used == before).await?;
+    let after = after.slots_used;
+    ended.shutdown().await;
+    serving.idle().await?;
+    serving.server.stop().await?;
+    Ok([before, after])
+}
+
+#[tokio::test]
+async fn a_tenant_beyond_its_share_leaves_a_slot_free_for_another() -> Result<()> {
+    let running = running_of_a_flood(200).await?;
+    ensure!(running == [4, 4], "{running:?}");
+    let running = running_of_a_flood(0).await?;
+    ensure!(running == [5, 5], "{running:?}");
     Ok(())
 }
 
@@ -412,16 +459,20 @@ fn three_times_as_many_requests_as_a_fleet_can_serve_take_nothing_from_its_goodp
 fn an_urgent_request_at_a_full_fleet_begins_nearly_as_soon_as_alone_and_costs_little() -> Result<()>
 {
     let solo = FullFleet::solo()?;
-    let waits = FullFleet::beside_bulk(",take-slots=never")?;
-    let takes = FullFleet::beside_bulk(",take-slots=critical")?;
-    ensure!(
-        takes.ttft_p95_ms <= 1.5 * solo.ttft_p95_ms,
-        "{takes:?} {solo:?}"
-    );
-    ensure!(
-        takes.tokens_per_s >= 0.95 * waits.tokens_per_s,
-        "{takes:?} {waits:?}"
-    );
+    let waits = FullFleet::beside_bulk(0, "never")?;
+    let takes = FullFleet::beside_bulk(0, "critical")?;
+    // By default slots are kept free for it, and none has to be taken.
+    let defaults = FullFleet::beside_bulk(200, "deadline")?;
+    for begins in [takes, defaults] {
+        ensure!(
+            begins.ttft_p95_ms <= 1.5 * solo.ttft_p95_ms,
+            "{begins:?} {solo:?}"
+        );
+        ensure!(
+            begins.tokens_per_s >= 0.95 * waits.tokens_per_s,
+            "{begins:?} {waits:?}"
+        );
+    }
     ensure!(takes.evicted > waits.evicted, "{takes:?} {waits:?}");
     ensure!(
         waits.ttft_p95_ms > 3.0 * solo.ttft_p95_ms,

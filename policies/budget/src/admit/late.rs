@@ -7,7 +7,7 @@
 use pointsman_sdk::Urgency;
 use pointsman_sdk::wire::types::{Request, Stage};
 
-use super::Door;
+use super::{Books, Door};
 use crate::queue::Line;
 
 /// Seconds that a refused client is told to wait at most.
@@ -45,11 +45,31 @@ impl Door<'_> {
             .wait_max
             .map(|millis| u64::from(millis) * 1000);
         let bound = wait_max.unwrap_or(u64::MAX).min(bounds.wait_max);
+        let bound = match self.line_max(request.tenant) {
+            Some(line_max) => bound.min(line_max),
+            None => bound,
+        };
         let until = request.arrived.saturating_add(bound);
         let until = request
             .deadline
             .map_or(until, |deadline| deadline.min(until));
         until.saturating_sub(self.books.now)
+    }
+
+    /// The longest wait of a tenant beyond its share. Routing may hold its requests to keep places free for
+    /// others, and the host lets it for `held-max`: half of that, since a pace is an estimate.
+    fn line_max(&self, tenant: u32) -> Option<u64> {
+        let Books {
+            mirror,
+            tenants,
+            now,
+            ..
+        } = self.books;
+        let contest = || tenants.contest_of_minute(mirror.tenants(), now);
+        let contest = *self.contest_of_minute.get_or_init(contest);
+        let permille = 1000 + self.settings.share_tolerance;
+        tenants.beyond_share(mirror.tenant(tenant)?, contest, permille)?;
+        Some(mirror.bounds().held_max / 2)
     }
 
     /// Requests of a line that go before this one where tenants take turns by weight; absent past the

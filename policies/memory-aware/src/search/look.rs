@@ -34,6 +34,8 @@ pub(crate) enum Lack {
     /// The request's model is being loaded, there or elsewhere.
     Loading,
     ModelLimit,
+    /// The slots left are kept free of the request's tenant, which is beyond its share.
+    Reserved,
 }
 
 // === impl Search ===
@@ -47,6 +49,7 @@ impl<'a> Search<'a> {
             match self.place_on(executor) {
                 Ok(_) => {}
                 Err(Hurdle::Drained) => blocked.lacks(Lack::Drain),
+                Err(Hurdle::Reserved) => blocked.lacks(Lack::Reserved),
                 Err(Hurdle::Loading) => blocked.lacks(Lack::Loading),
                 Err(Hurdle::Obstacle(obstacle)) => {
                     blocked.note(obstacle);

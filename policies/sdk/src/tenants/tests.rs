@@ -126,6 +126,22 @@ fn shares_are_by_weight() {
 }
 
 #[test]
+fn a_tenant_that_was_served_within_the_minute_counts_without_work_in_hand() {
+    let (tenants, mut rows) = served(&[(1, 1, 900), (2, 1, 100), (3, 1, 0)]);
+    for row in &mut rows {
+        (row.running, row.waiting) = (0, 0);
+    }
+    let beyond = |contest| tenants.beyond_share(&rows[0], contest, 1000).is_some();
+    assert!(!beyond(tenants.contest(rows.iter(), SECOND)));
+    let recent = tenants.contest_of_minute(rows.iter(), SECOND);
+    assert!(beyond(recent));
+    // The third has neither tokens nor work: 1000 tokens over two weights, not over three.
+    assert_eq!(recent.weight, 2);
+    let later = tenants.contest_of_minute(rows.iter(), 3 * MINUTE);
+    assert_eq!((later.weight, later.used), (0, 0));
+}
+
+#[test]
 fn an_excess_is_the_part_of_the_way_from_the_share_to_everything() {
     let (tenants, rows) = served(&[(1, 1, 300), (2, 3, 500), (3, 4, 0)]);
     let check = |at_work: &[usize], expected: &[u32]| {
