@@ -108,6 +108,7 @@ fn what_was_decided_comes_out_again_and_another_policy_is_caught() {
     let (round, busy) = told.iter().find(|(_, text)| is_busy(text)).unwrap();
     let lacks = "# What they were told and this file cannot say:\n\
                  # - the state of aging, which begins anew\n\
+                 # - the state of memory-aware, which begins anew\n\
                  # - the state of budget, which begins anew\n";
     assert!(busy.contains(lacks), "{busy}");
     assert!(
