@@ -81,7 +81,7 @@ const LENGTHS: &str = "
 
 Mean wait with four executors of `llm-d`: in order of arrival (`shortest-first,wait-per-token=0s`), with lengths that `shortest-first` learns from
 completions, and with lengths that clients state (`--lengths hinted`). The last column is the part of the way from the first to the third. Strikes are
-requests that the host placed because they had waited too long.
+requests that the host placed because they had waited too long. No slots are kept free (`share-reserve=0`), so that the order alone decides who waits.
 
 | workload | by arrival | learnt | stated | of the way | strikes |
 |---|---|---|---|---|---|
@@ -318,9 +318,11 @@ fn lengths(out: &mut dyn Write, folder: &Path) -> Result<()> {
 /// Simulates `shortest-first` with these settings. Returns the mean wait in milliseconds and the number of
 /// strikes.
 fn waited(workload: &str, lengths: &str, settings: &str) -> Result<[f64; 2]> {
-    let policy = component_path("shortest-first").display().to_string();
+    let [order, router] =
+        ["shortest-first", "memory-aware"].map(|name| component_path(name).display().to_string());
     let words = format!(
-        "{workload} --profile llm-d --executors 4 --wait-max 24h --lengths {lengths} --policy {policy}{settings}"
+        "{workload} --profile llm-d --executors 4 --wait-max 24h --lengths {lengths} --policy {order}{settings} \
+         --policy {router},share-reserve=0"
     );
     let defaults = embedded::policies().context("the policies are not embedded")?;
     let report = simulated::json(words.split_whitespace(), defaults)?;

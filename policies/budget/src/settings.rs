@@ -13,6 +13,9 @@ pub struct Settings {
     pub retry_after: u32,
     /// Milliseconds that a request may wait; absent: as long as the host lets it.
     pub wait_max: Option<u32>,
+    /// Milliseconds that a request of a tenant beyond its share may wait; absent: half of the time for which the host
+    /// lets a request be held.
+    pub share_wait_max: Option<u32>,
     /// Permille of the time that a request may wait by which its expected wait may exceed it.
     pub late_tolerance: u32,
     /// Permille of its share of the tokens served that a tenant may go beyond it before its
@@ -68,6 +71,7 @@ impl Default for Settings {
             overflow: Overflow::Block,
             retry_after: 1,
             wait_max: None,
+            share_wait_max: None,
             late_tolerance: 250,
             share_tolerance: 250,
             max_single_engine: 900,
@@ -100,6 +104,11 @@ impl Settings {
                 "wait-max",
                 (TimeUnit::Millis, 1..=86_400_000),
                 "Time that a request may wait, or is refused at once; left out: as long as the host lets it.",
+            ),
+            Setting::optional_duration(
+                "share-wait-max",
+                (TimeUnit::Millis, 1..=86_400_000),
+                "The same for a tenant beyond its share; left out: half of `core.held-max`.",
             ),
             Setting::number(
                 "late-tolerance",

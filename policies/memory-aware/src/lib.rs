@@ -2,8 +2,8 @@
 //!
 //! Executors are kept in order of how good a place they are, and a request goes to the first that
 //! can take it. The executor of its session, and those that hold much of its prompt, are compared
-//! with that one. Tenants beyond their share leave some slots to the others. A request that cannot be placed is held, until a warm hold ends if that is all
-//! that stands in its way.
+//! with that one. Tenants beyond their share leave some slots to the others. A request that cannot
+//! be placed is held, until a warm hold ends if that is all that stands in its way.
 //!
 //! # Not here
 //! The order of requests, and the sequences that give way when nothing fits: those are other hooks.

@@ -53,7 +53,7 @@ impl Shares {
         })
     }
 
-    /// The use as bytes, after their number.
+    /// The use of the tenants as bytes, with their number before them.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
         let tenants = self.tenants.snapshot();
         let mut bytes = (tenants.len() as u64).to_le_bytes().to_vec();
@@ -61,11 +61,11 @@ impl Shares {
         bytes
     }
 
-    /// Takes the bytes of [`Self::snapshot`] off the front.
+    /// Takes the bytes that [`Self::snapshot`] made off the front.
     ///
     /// # Errors
     ///
-    /// A sentence, if it did not make them.
+    /// A sentence, where they end before their number is reached.
     pub(crate) fn restore(state: &mut &[u8]) -> Result<Self, String> {
         let all = state.len();
         let length = take(state).map(u64::from_le_bytes);

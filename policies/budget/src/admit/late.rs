@@ -40,15 +40,10 @@ impl Door<'_> {
     /// The time that an arrival may wait for a place, in microseconds.
     fn patience(&self, request: &Request) -> u64 {
         let bounds = self.books.mirror.bounds();
-        let wait_max = self
-            .settings
-            .wait_max
-            .map(|millis| u64::from(millis) * 1000);
-        let bound = wait_max.unwrap_or(u64::MAX).min(bounds.wait_max);
-        let bound = match self.line_max(request.tenant) {
-            Some(line_max) => bound.min(line_max),
-            None => bound,
-        };
+        let wait_max = self.settings.wait_max.map(micros);
+        let share_wait_max = self.share_wait_max(request.tenant);
+        let own = [wait_max, share_wait_max].into_iter().flatten();
+        let bound = own.fold(bounds.wait_max, u64::min);
         let until = request.arrived.saturating_add(bound);
         let until = request
             .deadline
@@ -56,9 +51,9 @@ impl Door<'_> {
         until.saturating_sub(self.books.now)
     }
 
-    /// The longest wait of a tenant beyond its share. Routing may hold its requests to keep places free for
+    /// The time that a request of a tenant beyond its share may wait. Routing may hold it to keep places free for
     /// others, and the host lets it for `held-max`: half of that, since a pace is an estimate.
-    fn line_max(&self, tenant: u32) -> Option<u64> {
+    fn share_wait_max(&self, tenant: u32) -> Option<u64> {
         let Books {
             mirror,
             tenants,
@@ -69,7 +64,8 @@ impl Door<'_> {
         let contest = *self.contest_of_minute.get_or_init(contest);
         let permille = 1000 + self.settings.share_tolerance;
         tenants.beyond_share(mirror.tenant(tenant)?, contest, permille)?;
-        Some(mirror.bounds().held_max / 2)
+        let wait_max = self.settings.share_wait_max.map(micros);
+        Some(wait_max.unwrap_or(mirror.bounds().held_max / 2))
     }
 
     /// Requests of a line that go before this one where tenants take turns by weight; absent past the
@@ -94,6 +90,11 @@ impl Door<'_> {
         }
         Some(ahead)
     }
+}
+
+/// Milliseconds in microseconds.
+fn micros(millis: u32) -> u64 {
+    u64::from(millis) * 1000
 }
 
 #[cfg(test)]

@@ -92,6 +92,39 @@ fn the_bound_on_waiting_is_the_operators_and_the_hosts() {
 }
 
 #[test]
+fn a_tenant_beyond_its_share_may_wait_for_half_of_what_holds_may_last() {
+    let refused = |settings: &str, tokens: [u64; 2], waiting: u64| {
+        let mut policy = moved(settings, 1..=LEFT + waiting, LEFT);
+        let served = [BUSY, CALM].into_iter().zip(tokens).map(|(id, tokens)| {
+            Change::Tenant(Tenant {
+                output_tokens_total: tokens,
+                ..tenant(id)
+            })
+        });
+        policy.observe(NOW, Extent::SinceLast, served.collect());
+        let undated = Request {
+            deadline: None,
+            ..arrival(BUSY, 0)
+        };
+        match choice(&mut *policy, undated) {
+            Choice::Admit => None,
+            Choice::Shed(secs) => Some(secs),
+            other @ (Choice::Park | Choice::Displace(_)) => panic!("{other:?}"),
+        }
+    };
+    let [within, beyond] = [[625, 375], [626, 374]];
+    // Of thirty seconds, and a quarter more is tolerated: 18 are before it, or 19.
+    assert_eq!(refused("{}", within, 19), None);
+    assert_eq!(refused("{}", beyond, 18), None);
+    assert_eq!(refused("{}", beyond, 19), Some(4));
+    let longer = r#"{"share-wait-max": 20000}"#;
+    assert_eq!(refused(longer, beyond, 25), None);
+    assert_eq!(refused(longer, beyond, 26), Some(6));
+    // With tokens of its own alone it is not beyond them.
+    assert_eq!(refused("{}", [900, 0], 19), None);
+}
+
+#[test]
 fn what_goes_before_others_is_not_behind_them() {
     let more_urgent = Request {
         priority: 1,
