@@ -148,10 +148,11 @@ pub async fn under_load(clients: usize, requests: usize) -> Result<UnderLoad> {
     under_load_of(serving, (clients, requests), body).await
 }
 
-/// Measures a server, of which the first engine counts, under clients with such bodies.
+/// Measures a server, of which the first engine counts, under clients with such bodies, and stops it: what comes next has
+/// its devices' memory.
 ///
 /// # Errors
-/// If a request fails.
+/// If a request fails, or a part of the server has failed.
 pub async fn under_load_of(
     serving: Serving,
     (clients, requests): (usize, usize),
@@ -168,6 +169,7 @@ pub async fn under_load_of(
     let took = now();
     serving.idle().await?;
     let [steps, generated, sat_out, busy, waiting] = Counts::of(&stats).since(&before);
+    serving.server.stop().await?;
     ensure!(steps > 0.0, "no step was made");
     Ok(UnderLoad {
         requests: served,
