@@ -23,11 +23,12 @@ impl Door<'_> {
         }
         let now = self.books.now;
         let line = self.books.queue.line(request.model)?;
+        let everybody = line.ahead(Urgency::from(request));
+        let longest = line.pace.time_for(everybody, now)?;
         let patience = self.patience(request);
         let tolerated = u128::from(patience) * u128::from(1000 + self.settings.late_tolerance);
         let is_late = |wait: u64| u128::from(wait) * 1000 > tolerated;
-        let everybody = line.ahead(Urgency::from(request));
-        if !is_late(line.pace.time_for(everybody, now)?) {
+        if !is_late(longest) {
             return None;
         }
         let in_turns = self.ahead_in_turns(line, request)?;
