@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use clap::Parser;
+use pointsman_component::EmbeddedPolicy;
 use pointsman_experiments::simulate::{SimulateArgs, simulate};
-use pointsman_lifecycle::EmbeddedPolicy;
 use serde_json::Value;
 
 /// The command line.

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use pointsman_http::answer::Json;
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::{App, Call};
-use pointsman_lifecycle::state;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -65,7 +64,7 @@ async fn read<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> R
 }
 
 fn listed(folder: &Path) -> DumpList {
-    let dumps = state::dumps(folder).unwrap_or_default();
+    let dumps = pointsman_state::dumps(folder).unwrap_or_default();
     let dumps = dumps.into_iter().rev().filter_map(|(number, path)| {
         let Dump(mut dump) = parsed(&path)?;
         dump.retain(|field, _| !LARGE.contains(&field.as_str()));
@@ -79,7 +78,7 @@ fn listed(folder: &Path) -> DumpList {
 }
 
 fn found(folder: &Path, number: u64) -> Option<Dump> {
-    let dumps = state::dumps(folder).unwrap_or_default();
+    let dumps = pointsman_state::dumps(folder).unwrap_or_default();
     let (_, path) = dumps.into_iter().find(|(its, _)| *its == number)?;
     parsed(&path)
 }

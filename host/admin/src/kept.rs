@@ -10,7 +10,7 @@
 //!    added is told of, and a name that the configuration has now is the configuration's (there, too).
 //!
 //! # Not here
-//! The folder, which one server has at a time (`pointsman_lifecycle::state`).
+//! The folder, which one server has at a time (`pointsman_state`).
 
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};

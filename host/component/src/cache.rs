@@ -30,7 +30,8 @@ use sha2::{Digest as _, Sha256};
 use wasmtime::component::Component;
 
 use crate::compiler::CODE_BYTES_MAX;
-use crate::component::{Digest, LoadError};
+use crate::component::LoadError;
+use crate::digest::Digest;
 use crate::engine::PolicyEngine;
 use attempts::{Attempts, NOTE_SUFFIX};
 

@@ -16,15 +16,14 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use pointsman_interface::{Hook, HookSet};
-use sha2::Digest as _;
 use wasmtime::component::{Component, InstancePre, Linker};
 
 use crate::cache::{self, CompileCache, Made};
 use crate::compiler::CompileStop;
+use crate::digest::Digest;
 use crate::engine::PolicyEngine;
 use crate::precompiled;
 use crate::scan::{self, Exports, Hint, KNOWN};
@@ -39,59 +38,6 @@ pub const COMPONENT_BYTES_MAX: usize = 64 << 20;
 
 /// The one interface that the host offers.
 const LOG: &str = "pointsman:scheduling/log@0.1.0";
-
-/// SHA-256 of a policy's bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Digest(pub [u8; 32]);
-
-impl Digest {
-    /// The texts of digests, as a regular expression for schemas.
-    pub const PATTERN: &str = "^[0-9a-fA-F]{64}$";
-
-    /// Computes the digest of `bytes`.
-    #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(sha2::Sha256::digest(bytes).into())
-    }
-}
-
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// A text that is no SHA-256.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a SHA-256 has 64 hexadecimal digits")]
-pub struct NoDigest;
-
-impl FromStr for Digest {
-    type Err = NoDigest;
-
-    fn from_str(text: &str) -> Result<Self, NoDigest> {
-        let digits: Vec<u8> = text
-            .chars()
-            .map(|digit| {
-                digit
-                    .to_digit(16)
-                    .and_then(|digit| u8::try_from(digit).ok())
-            })
-            .collect::<Option<_>>()
-            .ok_or(NoDigest)?;
-        let (pairs, []) = digits.as_chunks() else {
-            return Err(NoDigest);
-        };
-        let bytes: Vec<u8> = pairs.iter().map(|[high, low]| high << 4 | low).collect();
-        bytes.try_into().map(Self).map_err(|_length| NoDigest)
-    }
-}
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// A compiled and linked policy. Cheap to clone.
 #[derive(Clone)]

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`PolicyEngine`], [`Compiler`] | the engine that all components share, and the process in which they are compiled |
 //! | [`PolicyComponent`], [`LoadError`] | a component that was checked, compiled and linked, or the reason why not |
-//! | [`CompileCache`], [`precompile`] | machine code, kept on disk or made when the program was built |
+//! | [`CompileCache`], [`precompile`], [`EmbeddedPolicy`] | machine code, kept on disk or made when the program was built |
 //! | [`Instance`], [`Fault`] | the calls that any policy takes, and what ends one without an answer |
 //! | [`WasmInstance`], [`Limits`] | a component in a store of its own: each call is limited in fuel, time, memory and the size of its result |
 //! | [`PolicyDescription`], [`configured`] | a policy's words about itself, and settings as it takes them |
@@ -26,6 +26,8 @@ mod cache;
 mod compiler;
 mod component;
 mod convert;
+mod digest;
+mod embedded;
 mod engine;
 mod fault;
 #[cfg(any(test, feature = "test-util"))]
@@ -44,7 +46,9 @@ pub use pointsman_interface;
 
 pub use cache::{CacheError, CompileCache, Made};
 pub use compiler::{COMPILE_COMMAND, CompileLimits, CompileStop, Compiler, compile_component};
-pub use component::{COMPONENT_BYTES_MAX, Digest, LoadError, NoDigest, PolicyComponent};
+pub use component::{COMPONENT_BYTES_MAX, LoadError, PolicyComponent};
+pub use digest::{Digest, NoDigest, read_component};
+pub use embedded::EmbeddedPolicy;
 pub use engine::{EngineError, PolicyEngine, WASMTIME_VERSION};
 pub use fault::Fault;
 pub use instance::{Candidate, Instance, LogLevel, LogLine, PolicyDescription};

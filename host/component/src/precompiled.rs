@@ -7,7 +7,7 @@
 use wasmtime::component::Component;
 
 use crate::cache::deserialize;
-use crate::component::Digest;
+use crate::digest::Digest;
 use crate::engine::{PolicyEngine, config};
 
 /// First bytes of the code. The digest of the component follows, then the code as wasmtime has it.

@@ -24,8 +24,7 @@ use std::fmt;
 
 use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::Assignment;
-
-use crate::state::BoundTo;
+use pointsman_state::BoundTo;
 
 #[cfg(test)]
 mod tests;

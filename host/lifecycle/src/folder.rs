@@ -21,8 +21,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use pointsman_interface::Micros;
-
-use crate::state::FolderId;
+use pointsman_state::FolderId;
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@
 //!
 //! [`spawn`] starts the thread by a [`ReconcilerSpec`], and returns a [`ReconcilerHandle`] with the
 //! way to give orders ([`OrderHandle`]). The reconciler reaches the host through a [`PolicyPort`],
-//! and remembers orders and good versions in a [`State`].
+//! and remembers orders and good versions in a [`State`] (`pointsman-state`).
 //!
 //! # Invariants
 //! 1. A file that is no policy, or a bad one, changes nothing but the report
@@ -34,9 +34,6 @@ pub mod reconciler;
 mod registry;
 pub mod report;
 pub mod settings;
-pub mod sidecar;
-pub mod state;
-pub mod tables;
 mod tell;
 mod transactions;
 mod watch;
@@ -50,12 +47,11 @@ use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pointsman_component::{LoadError, PolicyComponent, PolicyEngine};
+use pointsman_component::{EmbeddedPolicy, PolicyEngine};
 use pointsman_interface::{Bounds, Micros};
-use pointsman_packed::Packed;
+use pointsman_state::State;
 use tokio::sync::watch::Receiver as Watched;
 
-use crate::state::State;
 use order::OrderHandle;
 use port::{HostEnded, PolicyPort};
 use reconciler::Reconciler;
@@ -63,28 +59,6 @@ use report::ReconcilerReport;
 use settings::LifecycleSettings;
 pub use transactions::HostClock;
 use watch::FolderWatch;
-
-/// A policy in the binary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EmbeddedPolicy {
-    /// The policy's name, which a file in the policy folder can take over.
-    pub name: &'static str,
-    pub wasm: &'static [u8],
-    /// Machine code that was made of it ahead; absent: it is compiled when it is loaded.
-    pub code: Option<Packed>,
-}
-
-impl EmbeddedPolicy {
-    /// The policy by the code that was made ahead; absent: there is none that can be used here.
-    ///
-    /// # Errors
-    /// If it is not a component that this host can ask.
-    pub fn precompiled(&self, engine: &PolicyEngine) -> Result<Option<PolicyComponent>, LoadError> {
-        let code = self.code.and_then(|code| code.unpack().ok());
-        let load = |code: Vec<u8>| PolicyComponent::load_precompiled(engine, self.wasm, &code);
-        code.map_or(Ok(None), load)
-    }
-}
 
 /// The parts of a reconciler, except its port.
 pub struct ReconcilerSpec {

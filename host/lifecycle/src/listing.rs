@@ -12,12 +12,11 @@ use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use pointsman_component::{COMPONENT_BYTES_MAX, Digest};
+use pointsman_state::FolderId;
 
 use super::folder::{Listing, Sight, Stamp};
 use super::report::ReloadStep;
 use super::transactions::Failure;
-use crate::state::FolderId;
 
 /// Lists the policies and sidecars in `folder`, following links.
 pub(crate) fn list(folder: &Path) -> io::Result<Listing> {
@@ -78,13 +77,6 @@ pub(crate) fn read(seen: &Stamp, max: usize) -> Result<Option<Vec<u8>>, Failure>
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failure(format!("cannot be read: {error}"))),
     }
-}
-
-/// The bytes of the component at `path`; absent: there is none, or it has another digest.
-pub(crate) fn read_component(path: &Path, digest: Digest) -> Option<Vec<u8>> {
-    let max = u64::try_from(COMPONENT_BYTES_MAX).unwrap_or(u64::MAX);
-    let bytes = pointsman_files::read(path, max).ok()?;
-    (Digest::of(&bytes) == digest).then_some(bytes)
 }
 
 fn failure(why: String) -> Failure {

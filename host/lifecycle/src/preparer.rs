@@ -25,19 +25,19 @@ use std::task::Waker;
 use std::thread;
 
 use pointsman_component::{
-    COMPONENT_BYTES_MAX, CompileCache, Digest, Limits, Made, PolicyComponent, PolicyEngine,
+    COMPONENT_BYTES_MAX, CompileCache, Digest, EmbeddedPolicy, Limits, Made, PolicyComponent,
+    PolicyEngine,
 };
 use pointsman_interface::Bounds;
+use pointsman_sidecar::{SIDECAR_BYTES_MAX, Sidecar};
 use serde_json::{Map, Value};
 
-use super::EmbeddedPolicy;
 use super::background::{Background, JobId};
 use super::folder::{Pair, Sight, Stamp};
 use super::listing::read;
 use super::registry::{OnDisk, Origin, Version};
 use super::report::ReloadStep;
 use super::settings::LifecycleSettings;
-use super::sidecar::{self, SIDECAR_BYTES_MAX, Sidecar};
 use super::transactions::{Attempt, Failure};
 use job::{Code, Compiler, Tested};
 pub(crate) use job::{Job, Prepared, start};
@@ -67,9 +67,6 @@ pub(crate) struct Preparer {
     compiled: u64,
     cached: u64,
 }
-
-/// A job that has ended, and its result.
-pub(crate) type Finished = (JobId, Attempt, Result<Prepared, Failure>);
 
 /// The work to be done about a file.
 pub(crate) enum Inspection {
@@ -259,7 +256,7 @@ impl Preparer {
         let file = format!("{name}.toml");
         let limits = self.limits;
         let step = ReloadStep::Validate;
-        match catch_unwind(|| sidecar::parse(file.as_ref(), bytes, &limits)) {
+        match catch_unwind(|| pointsman_sidecar::parse(file.as_ref(), bytes, &limits)) {
             Ok(parsed) => parsed.map_err(|error| Failure::new(step, &error)),
             Err(_panic) => {
                 let why = format!("{file}: the parser of sidecars gave up");
@@ -285,24 +282,20 @@ impl Preparer {
         self.jobs.begin((job, attempt))
     }
 
-    /// A job that has ended; absent: there is none.
-    pub(crate) fn poll(&mut self) -> Option<Finished> {
+    /// A job that has ended, with its attempt and its result; absent: there is none.
+    pub(crate) fn poll(&mut self) -> Option<(JobId, Attempt, Result<Prepared, Failure>)> {
         let (job, (attempt, result)) = self.jobs.poll()?;
-        self.note_result(&result);
-        Some((job, attempt, result))
+        Some((job, attempt, self.noted(result)))
     }
 
-    /// Waits for a job to end; absent: none is in progress.
-    pub(crate) fn wait(&mut self) -> Option<Finished> {
+    /// Waits for a job to end, and returns what [`Self::poll`] does; absent: none is in progress.
+    pub(crate) fn wait(&mut self) -> Option<(JobId, Attempt, Result<Prepared, Failure>)> {
         let (job, (attempt, result)) = self.jobs.wait()?;
-        self.note_result(&result);
-        Some((job, attempt, result))
+        Some((job, attempt, self.noted(result)))
     }
 
-    fn note_result(&mut self, result: &Result<Prepared, Failure>) {
-        if let Ok(prepared) = result {
-            self.note(prepared.component.clone(), prepared.made.as_ref());
-        }
+    fn noted(&mut self, result: Result<Prepared, Failure>) -> Result<Prepared, Failure> {
+        result.inspect(|prepared| self.note(prepared.component.clone(), prepared.made.as_ref()))
     }
 
     // === Components ===

@@ -27,8 +27,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use pointsman_component::EmbeddedPolicy;
 use pointsman_interface::Micros;
 use pointsman_policy::Probation;
+use pointsman_state::State;
 use tokio::sync::{mpsc, watch};
 
 use super::binding::Conflict;
@@ -39,8 +41,7 @@ use super::preparer::Preparer;
 use super::registry::Registry;
 use super::report::{ReconcilerReport, TransactionOutcome, Trigger};
 use super::transactions::Transactions;
-use super::{EmbeddedPolicy, ReconcilerSpec, listing, micros, tell};
-use crate::state::State;
+use super::{ReconcilerSpec, listing, micros, tell};
 
 /// The owner of the policy folder, of the policies' entries, and of their history.
 pub struct Reconciler<P> {

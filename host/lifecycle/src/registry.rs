@@ -21,12 +21,12 @@ use std::sync::Arc;
 use pointsman_component::Digest;
 use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::{Assignment, OnFailure};
+use pointsman_state::Remembered;
 
 use super::background::JobId;
 use super::binding::{Bindings, Circumstances, Claimant, Place, bind};
 use super::preparer::Prepared;
 use super::transactions::Attempt;
-use crate::state::Remembered;
 pub use entry::Origin;
 pub(crate) use entry::{Entry, Installed, OnDisk, Preparation, Source, Version};
 pub(crate) use plan::{Plan, Wanted};

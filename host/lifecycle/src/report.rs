@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use pointsman_component::Digest;
 use pointsman_interface::{Hook, HookSet, Micros};
 use pointsman_policy::{CanaryShare, Mode, Quarantined, Restored};
+use pointsman_state::{BoundTo, Remembered, StateReport};
 use serde_json::{Map, Value};
 
 use super::binding::Bindings;
@@ -21,7 +22,6 @@ pub use super::binding::{BoundBy, Conflict};
 pub use super::folder::{FolderState, LeftOut};
 use super::registry::Entry;
 pub use super::registry::Origin;
-use crate::state::{BoundTo, Remembered, StateReport};
 
 /// A report of the reconciler.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::task::Waker;
 
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
+use pointsman_state::FolderId;
 use tracing::warn;
 
 use super::listing;
-use crate::state::FolderId;
 
 /// A watch on one folder, which ends when it is dropped.
 #[derive(Debug)]

@@ -20,9 +20,9 @@ use pointsman_lifecycle::ReconcilerSpec;
 use pointsman_lifecycle::port::{HostEnded, PolicyPort};
 use pointsman_lifecycle::reconciler::Reconciler;
 use pointsman_lifecycle::report::{ReconcilerReport, ReloadStep};
-use pointsman_lifecycle::state::State;
 use pointsman_model::open::OpenModel;
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Snapshot};
+use pointsman_state::State;
 use pointsman_text::ModelText;
 
 use crate::advice::advice;

@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_component::EmbeddedPolicy;
 use pointsman_model::files::ModelFiles;
 use pointsman_packed::{Damaged, Packed};
 

@@ -10,7 +10,6 @@
 use std::path::Path;
 
 use pointsman_component::Limits;
-use pointsman_lifecycle::sidecar;
 use pointsman_openai::{CompletionKind, try_body};
 
 use crate::config::Config;
@@ -31,7 +30,7 @@ pub fn config(bytes: &[u8]) -> Result<(), String> {
 /// What is wrong with it, and where.
 pub fn sidecar(bytes: &[u8]) -> Result<(), String> {
     let file = Path::new("policy.toml");
-    let read = sidecar::parse(file, bytes.to_vec(), &Limits::default());
+    let read = pointsman_sidecar::parse(file, bytes.to_vec(), &Limits::default());
     read.map(drop).map_err(|error| error.to_string())
 }
 

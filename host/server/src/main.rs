@@ -72,9 +72,7 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
 /// The configuration of this process.
 fn configuration(flags: &Flags) -> Result<Config> {
     let mut config = Config::load(flags)?;
-    config.state_folder = config
-        .state_folder
-        .or_else(pointsman_lifecycle::state::default_folder);
+    config.state_folder = config.state_folder.or_else(pointsman_state::default_folder);
     config.compiler.program = this_program();
     Ok(config)
 }

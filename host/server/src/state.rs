@@ -5,12 +5,12 @@
 //!    (`tests/running/state.rs`).
 //!
 //! # Not here
-//! The folder and its files (`pointsman_lifecycle::state`).
+//! The folder and its files (`pointsman_state`).
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use pointsman_lifecycle::state::State;
+use pointsman_state::State;
 
 use crate::config::{Config, StateNeed};
 

@@ -45,9 +45,9 @@ mod written;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use pointsman_component::EmbeddedPolicy;
 use pointsman_experiments::file::PolicyFileArg;
 use pointsman_experiments::tune;
-use pointsman_lifecycle::EmbeddedPolicy;
 
 pub use operate::{OperatorCommand, operate};
 pub use pointsman_experiments::{Done, Verdict};

@@ -7,8 +7,6 @@ use anyhow::{Context, Result};
 use pointsman_component::Limits;
 use serde_json::{Map, Value};
 
-use pointsman_lifecycle::sidecar;
-
 /// The settings and limits that a policy is started with.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
@@ -23,7 +21,7 @@ impl Given {
             return Ok(Self::default());
         };
         let bytes = fs::read(path).with_context(|| format!("settings {}", path.display()))?;
-        let sidecar = sidecar::parse(path, bytes, &Limits::default())?;
+        let sidecar = pointsman_sidecar::parse(path, bytes, &Limits::default())?;
         Ok(Self {
             settings: sidecar.settings.unwrap_or_default(),
             limits: sidecar.limits,

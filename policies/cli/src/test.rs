@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pointsman_component::{Instance, Limits, PolicyComponent, PolicyEngine, WasmInstance};
-use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_component::{
+    EmbeddedPolicy, Instance, Limits, PolicyComponent, PolicyEngine, WasmInstance,
+};
 use pointsman_notation::Time;
 use pointsman_policy::PolicySource;
 use pointsman_testkit::properties::{self, Plan, Property};

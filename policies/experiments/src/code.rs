@@ -8,8 +8,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use pointsman_component::{CompileCache, LoadError, PolicyComponent, PolicyEngine};
-use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_component::{CompileCache, EmbeddedPolicy, LoadError, PolicyComponent, PolicyEngine};
 use pointsman_replay::ComponentCache;
 
 /// Compiled code that is there already; by default none is.

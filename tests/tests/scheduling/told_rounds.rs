@@ -12,9 +12,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use pointsman_component::EmbeddedPolicy;
 use pointsman_core::Fact;
 use pointsman_journal::{Entry, JournalReader, Located};
-use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_policy_cli::{Done, PolicyCommand, Verdict, run};
 use pointsman_server::config::JournalPlace;
 use pointsman_testkit::component::component_path;

@@ -14,11 +14,11 @@ use pointsman_lifecycle::report::{
     Conflict, FolderReport, FolderState, Origin, PolicyReport, ReconcilerReport, Transaction,
     TransactionOutcome, VersionRefusal,
 };
-use pointsman_lifecycle::state::BoundTo;
 use pointsman_policy::{
     Agreement, Cause, DecisionText, Disagreement, PolicyStatus, ProbationProgress, Quarantined,
     Restored, ShadowReport, ShadowState, Spread,
 };
+use pointsman_state::BoundTo;
 
 use super::in_time;
 use shape::{

@@ -29,23 +29,6 @@ fn loads_a_policy_and_finds_its_hooks() {
 }
 
 #[test]
-fn a_digest_is_read_as_it_is_written() {
-    let digest = Digest::of(b"text");
-    let text = digest.to_string();
-    assert_eq!(text.parse(), Ok(digest));
-    assert_eq!(text.to_uppercase().parse(), Ok(digest));
-    for text in [
-        "",
-        "12",
-        &text[1..],
-        &format!("{text}0"),
-        &text.replace('a', "g"),
-    ] {
-        assert_eq!(text.parse::<Digest>(), Err(NoDigest), "{text:?}");
-    }
-}
-
-#[test]
 fn refuses_what_is_no_component_and_says_what_it_is() {
     assert_eq!(load(b"").unwrap_err(), LoadError::NotWebAssembly);
     assert_eq!(load(b"hello").unwrap_err(), LoadError::NotWebAssembly);

@@ -14,17 +14,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pointsman_component::{
-    CompileCache, Digest, Limits, LoadError, Made, PolicyComponent, PolicyEngine,
+    CompileCache, Digest, EmbeddedPolicy, Limits, LoadError, Made, PolicyComponent, PolicyEngine,
 };
 use pointsman_interface::{Bounds, Hook};
 use pointsman_policy::{Mode, Runner, self_test};
+use pointsman_sidecar::Sidecar;
 use tracing::warn;
 
-use crate::EmbeddedPolicy;
 use crate::folder::Stamp;
 use crate::registry::{Origin, Version};
 use crate::report::ReloadStep;
-use crate::sidecar::Sidecar;
 use crate::transactions::{Attempt, Failure};
 
 /// The most versions that passed the self-test and need not pass it again.

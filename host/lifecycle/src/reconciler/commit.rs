@@ -12,13 +12,6 @@ use crate::report::{ReloadStep, TransactionOutcome};
 use crate::tell;
 use crate::transactions::Failure;
 
-/// The reason why a version was not handed to the host.
-enum Obstacle {
-    /// The version is of no use.
-    Failed(Failure),
-    HostEnded,
-}
-
 impl<P: PolicyPort> Reconciler<P> {
     /// Puts the answer of the binding rule in force.
     pub(super) fn reconcile(&mut self) -> Result<(), HostEnded> {
@@ -69,7 +62,7 @@ impl<P: PolicyPort> Reconciler<P> {
             install,
         } = plan;
         for wanted in &install {
-            match self.instance(wanted) {
+            match self.instance(wanted)? {
                 Ok(policy) => {
                     commit.install.push(Install {
                         policy,
@@ -78,11 +71,10 @@ impl<P: PolicyPort> Reconciler<P> {
                         probation: self.has_to_prove_itself(wanted).then_some(self.probation),
                     });
                 }
-                Err(Obstacle::Failed(failure)) => {
+                Err(failure) => {
                     self.refuse_version(&wanted.name, &wanted.version, failure);
                     return Ok(());
                 }
-                Err(Obstacle::HostEnded) => return Err(HostEnded),
             }
         }
         let put: Vec<u32> = commit.bind.iter().map(|(number, _)| *number).collect();
@@ -169,8 +161,25 @@ impl<P: PolicyPort> Reconciler<P> {
     // === Handing over ===
 
     /// An instance of `wanted` that has its predecessor's state and has been told the machine's
-    /// rows.
-    fn instance(&mut self, wanted: &Wanted) -> Result<Runner, Obstacle> {
+    /// rows; or the step at which it fails.
+    fn instance(&mut self, wanted: &Wanted) -> Result<Result<Runner, Failure>, HostEnded> {
+        let mut started = match self.successor(wanted) {
+            Ok(started) => started,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let needs = started.description().needs;
+        let attempt = self.transactions.attempt(&wanted.name);
+        let port = &self.port;
+        let briefed = attempt.time(ReloadStep::Observe, || {
+            let briefing = port.brief(needs)?;
+            Ok(started.brief(briefing))
+        })?;
+        let briefed = briefed.map_err(|error| Failure::new(ReloadStep::Observe, &error));
+        Ok(briefed.map(|()| started))
+    }
+
+    /// An instance of `wanted` that has its predecessor's state.
+    fn successor(&mut self, wanted: &Wanted) -> Result<Runner, Failure> {
         let Wanted { name, version, .. } = wanted;
         let ready = self.registry.take_ready(name, version);
         let prepared = ready.map(|(attempt, prepared)| {
@@ -191,26 +200,6 @@ impl<P: PolicyPort> Reconciler<P> {
         });
         let restored = restored.map_err(|error| Failure::new(ReloadStep::Restore, &error))?;
         attempt.restored = Some(restored);
-        let needs = started.description().needs;
-        let briefed: Result<_, HostEnded> = attempt.time(ReloadStep::Observe, || {
-            let briefing = port.brief(needs)?;
-            Ok(started.brief(briefing))
-        });
-        briefed?.map_err(|error| Failure::new(ReloadStep::Observe, &error))?;
         Ok(started)
-    }
-}
-
-// === impl Obstacle ===
-
-impl From<Failure> for Obstacle {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-impl From<HostEnded> for Obstacle {
-    fn from(HostEnded: HostEnded) -> Self {
-        Self::HostEnded
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use pointsman_component::read_component;
 use pointsman_policy::{Cause, Commit, Committed, Quarantined};
 
 use super::Reconciler;
-use crate::listing::read_component;
 use crate::port::{HostEnded, PolicyPort};
 use crate::registry::{Installed, Origin, Version};
 use crate::report::{ReloadStep, TransactionOutcome, Trigger, VersionRefusal};

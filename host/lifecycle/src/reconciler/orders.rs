@@ -3,13 +3,13 @@
 use pointsman_component::Digest;
 use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::{Assignment, Commit, Mode};
+use pointsman_state::{BoundTo, ModeOrder, Remembered};
 
 use super::Reconciler;
 use crate::binding::Place;
 use crate::order::{Order, OrderError};
 use crate::port::{HostEnded, PolicyPort};
 use crate::report::{ReloadStep, Trigger};
-use crate::state::{BoundTo, ModeOrder, Remembered};
 
 /// The most orders carried out in one pass; the others are next.
 const ORDERS_PER_PASS: usize = 64;

@@ -3,18 +3,19 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pointsman_component::EmbeddedPolicy;
 use pointsman_interface::{Hook, HookSet};
 use pointsman_policy::OnFailure;
+use pointsman_state::LastGood;
 
 use super::Reconciler;
 use super::host::listed;
-use crate::EmbeddedPolicy;
+use crate::background::JobId;
 use crate::folder::Pair;
 use crate::port::PolicyPort;
-use crate::preparer::{Finished, Inspection, Job};
+use crate::preparer::{Inspection, Job, Prepared};
 use crate::registry::{Origin, Preparation, Source, Version};
 use crate::report::{ReloadStep, TransactionOutcome, VersionRefusal};
-use crate::state::LastGood;
 use crate::tell;
 use crate::transactions::{Attempt, Failure};
 
@@ -141,7 +142,10 @@ impl<P: PolicyPort> Reconciler<P> {
     }
 
     /// Takes a job that has ended. Its result may not be wanted any more.
-    pub(super) fn take_finished(&mut self, (job, attempt, result): Finished) {
+    pub(super) fn take_finished(
+        &mut self,
+        (job, attempt, result): (JobId, Attempt, Result<Prepared, Failure>),
+    ) {
         let Some((name, source)) = self.registry.take_made(job) else {
             return;
         };

@@ -1,12 +1,14 @@
 //! One policy: its file, its embedded version, the preparation of the next one, and the installed
 //! ones.
 
-use pointsman_interface::HookSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use pointsman_component::{Digest, PolicyComponent};
+use pointsman_interface::HookSet;
 use pointsman_policy::{Assignment, Mode, OnFailure, PolicySource};
+use pointsman_sidecar::Sidecar;
+use pointsman_state::{LastGood, Remembered};
 use serde_json::{Map, Value};
 
 use crate::background::JobId;
@@ -14,8 +16,6 @@ use crate::binding::Place;
 use crate::folder::{Pair, Stamp};
 use crate::preparer::Prepared;
 use crate::report::VersionRefusal;
-use crate::sidecar::Sidecar;
-use crate::state::{LastGood, Remembered};
 use crate::transactions::Attempt;
 
 /// The origin of a policy's code.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use pointsman_component::{Digest, Fault, PolicyDescription};
 use pointsman_core::{FaultKind, HookMap, HookSet, Micros, Refusal};
+use serde::{Deserialize, Serialize};
 
 use crate::host::canary::CanaryCounts;
 use crate::host::probation::ProbationProgress;
@@ -67,7 +68,8 @@ pub struct PolicyStats {
 }
 
 /// A policy that is not added again before it is released.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Quarantined {
     /// Digest of code and settings, the key of the list.
     pub fingerprint: Digest,
@@ -75,7 +77,9 @@ pub struct Quarantined {
     pub digest: Digest,
     /// Name of the policy.
     pub name: String,
-    /// Time of the entry, in µs of the host's clock.
+    /// Time of the entry, in µs of the host's clock. Not written down: the clock begins anew with
+    /// each life of a server.
+    #[serde(skip)]
     pub at: Micros,
     /// Cause of the entry.
     pub cause: Cause,

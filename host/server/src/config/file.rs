@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 
 use pointsman_core::rows::RequestClass;
 use pointsman_engine::cpu::Cores;
-use pointsman_lifecycle::tables::LimitsTable;
 use pointsman_notation::{Number, Size, Time};
+use pointsman_sidecar::tables::LimitsTable;
 use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Visitor};

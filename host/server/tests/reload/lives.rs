@@ -3,9 +3,8 @@
 
 use std::fs;
 
-use pointsman_component::Digest;
+use pointsman_component::{Digest, EmbeddedPolicy};
 use pointsman_core::Hook;
-use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_lifecycle::order::Order;
 use pointsman_lifecycle::report::{FolderState, Origin, TransactionOutcome};
 use pointsman_packed::{Packed, pack};

@@ -1,9 +1,8 @@
 //! One version after another: nothing of it is left over, nothing it learned is lost, and nothing
 //! is done twice.
 
-use pointsman_component::Digest;
+use pointsman_component::{Digest, EmbeddedPolicy};
 use pointsman_core::Hook;
-use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_lifecycle::report::{ReloadStep, TransactionOutcome};
 use pointsman_policy::Restored;
 use serde_json::json;

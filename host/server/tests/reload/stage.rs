@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime};
 
-use pointsman_component::{Digest, Limits, PolicyEngine};
+use pointsman_component::{Digest, EmbeddedPolicy, Limits, PolicyEngine};
 use pointsman_core::Needs;
 use pointsman_core::{
     Config, DeviceSpec, ExecutorSpec, Hook, Input, Machine, Micros, PromptBlocks, fixture,
@@ -27,13 +27,13 @@ use pointsman_lifecycle::report::{
     PolicyReport, ReconcilerReport, ReloadStep, Transaction, VersionRefusal,
 };
 use pointsman_lifecycle::settings::LifecycleSettings;
-use pointsman_lifecycle::state::State;
-use pointsman_lifecycle::{EmbeddedPolicy, ReconcilerSpec, waker};
+use pointsman_lifecycle::{ReconcilerSpec, waker};
 use pointsman_policy::{
     Briefing, Commit, CommitError, Committed, Patience, PolicyHost, PolicyStatus, Probation,
     Snapshot,
 };
 use pointsman_server::embedded;
+use pointsman_state::State;
 use tempfile::TempDir;
 use tokio::sync::watch;
 

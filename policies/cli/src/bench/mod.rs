@@ -12,11 +12,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use pointsman_component::{Fault, Instance, PolicyComponent, WasmInstance, configured};
+use pointsman_component::{
+    EmbeddedPolicy, Fault, Instance, PolicyComponent, WasmInstance, configured,
+};
 use pointsman_core::rows::Extent;
 use pointsman_core::{Config, Micros};
-use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_notation::Time;
+use pointsman_notation::grouped;
 use pointsman_policy::observe_all;
 use serde_json::Value;
 
@@ -25,7 +27,6 @@ use super::settings::Given;
 use super::stopwatch::stopwatch;
 use super::{Done, PolicyFileArg, SettingsArg, file};
 use fleet::Fleet;
-use pointsman_notation::grouped;
 
 /// Arguments of `policy bench`.
 #[derive(Clone, Debug, clap::Args)]

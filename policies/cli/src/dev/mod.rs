@@ -19,13 +19,13 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use anyhow::Result;
-use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_component::EmbeddedPolicy;
+use pointsman_experiments::stop::Stop;
 
 use super::server::{Format, ServerArgs};
 use super::stopwatch::stopwatch;
 use super::test::{self, Whole};
 use super::{Done, Verdict, build};
-use pointsman_experiments::stop::Stop;
 use shadow::Shadow;
 use sources::Sources;
 

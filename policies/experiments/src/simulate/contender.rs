@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use pointsman_component::{Limits, PolicyComponent, PolicyEngine, SettingSchema};
+use pointsman_component::{EmbeddedPolicy, Limits, PolicyComponent, PolicyEngine, SettingSchema};
 use pointsman_core::{Bounds, Hook, HookSet, Micros};
 use pointsman_journal::{Chain, PolicyRecord};
-use pointsman_lifecycle::{EmbeddedPolicy, sidecar};
 use pointsman_notation::{NamedLimits, TomlText};
 use pointsman_policy::{Patience, PolicyHost, PolicySource, StartError, start};
 use pointsman_replay::recorded_source;
@@ -206,7 +205,7 @@ fn beside(path: &Path) -> Result<(Map<String, Value>, Limits)> {
         return Ok((Map::new(), Limits::default()));
     }
     let bytes = std::fs::read(&path)?;
-    let sidecar = sidecar::parse(&path, bytes, &Limits::default())?;
+    let sidecar = pointsman_sidecar::parse(&path, bytes, &Limits::default())?;
     Ok((sidecar.settings.unwrap_or_default(), sidecar.limits))
 }
 

@@ -23,8 +23,8 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use pointsman_component::EmbeddedPolicy;
 use pointsman_files::{check_replaceable, replace_readable};
-use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_sim::measure::RunReport;
 use pointsman_sim::{FailurePlan, RequestPlan};
 use serde_json::json;

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use pointsman_component::EmbeddedPolicy;
 use pointsman_core::Config;
-use pointsman_lifecycle::EmbeddedPolicy;
 use pointsman_sim::fleet::FleetPlan;
 use pointsman_sim::workload::{Roll, Workload as _};
 

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
-use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_component::EmbeddedPolicy;
 use pointsman_sim::measure::RunReport;
 use serde_json::{Map, Value, json};
 

@@ -9,7 +9,7 @@
 //! With `--held-out` the others are searched whole.
 
 use anyhow::{Result, ensure};
-use pointsman_lifecycle::EmbeddedPolicy;
+use pointsman_component::EmbeddedPolicy;
 use pointsman_sim::measure::RunReport;
 
 use crate::simulate::{Contender, PastRun, SceneArgs, Setting, Stable};

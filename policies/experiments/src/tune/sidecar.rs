@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use pointsman_component::Limits;
-use pointsman_lifecycle::sidecar::{SIDECAR_BYTES_MAX, parse};
 use pointsman_notation::NamedLimits as _;
+use pointsman_sidecar::{SIDECAR_BYTES_MAX, parse};
 use serde_json::{Map, Value};
 
 /// The beginning of each line of evidence. Such lines of an earlier search are replaced.

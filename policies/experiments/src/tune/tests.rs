@@ -82,7 +82,7 @@ fn bad_settings_get_better_and_what_was_held_out_confirms_it() {
     let done = place.tuned(&[]);
     assert_eq!(done.verdict, Verdict::Good, "{}", done.text);
     let text = place.text("kv-cost.toml");
-    let read = pointsman_lifecycle::sidecar::parse(
+    let read = pointsman_sidecar::parse(
         Path::new("kv-cost.toml"),
         text.clone().into_bytes(),
         &pointsman_component::Limits::default(),

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use pointsman_component::{CompileLimits, Compiler, Limits};
 use pointsman_core::Hook;
 use pointsman_lifecycle::settings::LifecycleSettings;
-use pointsman_lifecycle::tables::{self, LimitsTable};
 use pointsman_notation::{NamedLimits, Time, TomlProblem};
 use pointsman_policy::{Patience, Probation};
+use pointsman_sidecar::tables::{self, LimitsTable};
 use toml::Spanned;
 
 use super::super::Settings;

@@ -15,11 +15,10 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use pointsman_component::Digest;
+use pointsman_component::{Digest, read_component};
 
 use super::Remembered;
 use super::file::{self, Unreadable};
-use crate::listing::read_component;
 
 /// The most dumps that are kept.
 pub(super) const DUMPS_MAX: usize = 64;

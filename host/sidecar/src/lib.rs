@@ -16,6 +16,13 @@
 //! # Invariants
 //! 1. No limit exceeds the server's (`limits_are_up_to_those_of_the_server`).
 //! 2. An unknown key is refused, not passed over (`what_is_not_known_is_refused`).
+//!
+//! # Not here
+//! Finding and reading the file (`pointsman-lifecycle`); the meaning of settings, which policies check.
+
+#![forbid(unsafe_code)]
+
+pub mod tables;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -30,7 +37,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use toml::Spanned;
 
-use crate::tables::{self, LimitsTable};
+use crate::tables::LimitsTable;
 
 /// The most bytes of a sidecar.
 pub const SIDECAR_BYTES_MAX: usize = 64 << 10;

@@ -11,7 +11,9 @@
 //! 3. Two servers never share a folder (`tests`).
 //!
 //! # Not here
-//! The use of the memory ([`reconciler`](crate::reconciler)).
+//! The use of the memory (`pointsman_lifecycle::reconciler`).
+
+#![forbid(unsafe_code)]
 
 mod file;
 mod folder;
@@ -81,7 +83,8 @@ pub struct ModeOrder {
 }
 
 /// A version of a policy that has proven itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LastGood {
     /// Digest of the version's component, which is kept as well.
     pub digest: Digest,

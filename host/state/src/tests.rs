@@ -104,7 +104,7 @@ fn a_state_file_that_makes_no_sense_is_set_aside_with_the_reason() {
         (
             r#"{"version": 1, "bindings": {}, "modes": {}, "quarantine": [],
                 "good": {"a": {"digest": "00", "sidecar": null}}, "folder": null}"#,
-            "\"00\" is no SHA-256",
+            "a SHA-256 has 64 hexadecimal digits",
         ),
     ] {
         let home = home();
