@@ -2,7 +2,7 @@
 //! folder that a container is built over, and the checksums of all.
 //!
 //! The binary is that of the profile `packaged`, a smaller release: what only a debugger reads is stripped, and the names
-//! of functions stay, for the backtrace of a panic: nothing is packed without them (`symbols`). The same binary at the same commit makes the same files.
+//! of functions stay, for the backtrace of a panic: nothing is packed without them, and no names besides (`symbols`). The same binary at the same commit makes the same files.
 //!
 //! # Not here
 //! The unit, the configuration of the service, and the container file: `xtask/dist` in the repository.
@@ -55,7 +55,8 @@ struct Release<'a> {
 }
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    apt::provide(&["dpkg-deb", "tar", "gzip"], &["dpkg", "tar", "gzip"])?;
+    let programs = ["dpkg-deb", "tar", "gzip", "objcopy"];
+    apt::provide(&programs, &["dpkg", "tar", "gzip", "binutils"])?;
     policies::build_named(workspace, &DEFAULTS)?;
     code::make(workspace, &DEFAULTS)?;
     let mut build = process::cargo(&workspace.root);
@@ -67,9 +68,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         "--package",
         PACKAGE,
     ]))?;
+    let built = workspace.target.join(PROFILE).join("pointsman");
+    let binary = built.with_extension("pruned");
+    symbols::prune(&built, &binary)?;
     let release = Release {
         root: &workspace.root,
-        binary: &workspace.target.join(PROFILE).join("pointsman"),
+        binary: &binary,
         version: env!("CARGO_PKG_VERSION"),
         time: commit_time(&workspace.root)?,
     };

@@ -1,8 +1,10 @@
 //! The names of functions in the binary, by which the backtrace of a panic is read. A profile that strips
-//! symbols would leave bare addresses there, and nobody would notice before the first panic.
+//! symbols would leave bare addresses there, and nobody would notice before the first panic. Names that tell nobody
+//! anything are a third of the table, and are taken out.
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use object::LittleEndian;
@@ -10,9 +12,22 @@ use object::read::elf::ElfFile64;
 use object::{Object as _, ObjectSymbol as _, SymbolKind};
 
 use super::PROFILE;
+use crate::process;
 
 /// Crates of which every server has functions, as symbols spell them.
 const CRATES: [&str; 3] = ["pointsman_core", "pointsman_driver", "pointsman_server"];
+
+/// Names that are taken out, as `objcopy` takes them: tables of the unwinder, constants without a name, and the code
+/// that compilers write to drop a value, which is named after its whole type.
+const DROPPED: [&str; 3] = ["GCC_except_table*", "anon.*", "*drop_in_place*"];
+
+/// Writes `binary` to `pruned` without the names that tell nobody anything.
+pub(super) fn prune(binary: &Path, pruned: &Path) -> Result<()> {
+    let names = DROPPED.map(|name| format!("--strip-symbol={name}"));
+    let mut objcopy = Command::new("objcopy");
+    let objcopy = objcopy.arg("--wildcard").args(names);
+    process::run(objcopy.arg(binary).arg(pruned))
+}
 
 /// Checks that the binary names functions of ours.
 pub(super) fn check(binary: &Path) -> Result<()> {
@@ -84,6 +99,22 @@ mod tests {
         let error = error.to_string();
         assert!(error.starts_with("of 0 functions that it names"), "{error}");
         assert!(error.contains("[profile.packaged]"), "{error}");
+    }
+
+    #[test]
+    fn of_the_names_those_that_tell_nobody_anything_are_taken_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let pruned = folder.path().join("pruned");
+        prune(&std::env::current_exe().unwrap(), &pruned).unwrap();
+        let (before, after) = (this_program(), fs::read(&pruned).unwrap());
+        let has_glue = |file: &[u8]| {
+            let mut names = functions(file).unwrap().into_iter();
+            names.any(|name| name.contains("drop_in_place"))
+        };
+        assert!(has_glue(&before) && !has_glue(&after));
+        check_crates(&after, &["xtask", "of_the_names_those_that_tell"]).unwrap();
+        // It runs as before.
+        process::run(Command::new(&pruned).arg("--list")).unwrap();
     }
 
     #[test]
