@@ -111,46 +111,35 @@ impl Whims {
     }
 }
 
-impl Whims {
-    /// An answer; absent: it has no whims about such a question.
-    fn reply(&mut self, asked: &Asked<'_>) -> Option<Reply> {
-        if let Question::Admission { arrivals, .. } = &asked.question {
-            let verdicts = arrivals.iter().map(|_| self.admission()).collect();
-            return Some(Reply::Admission(verdicts));
-        }
-        if let Question::Priority(requests) = &asked.question {
-            let mut order: Vec<RequestId> = requests.iter().map(|it| it.request).collect();
-            self.0.shuffle(&mut order);
-            return Some(Reply::Priority(order));
-        }
-        if let Question::Routing(requests) = &asked.question {
-            let verdicts = requests.iter().map(|_| self.routing(asked)).collect();
-            return Some(Reply::Routing(verdicts));
-        }
-        if let Question::Preemption(shortage) = &asked.question {
-            return Some(Reply::Preemption(self.eviction(&asked.view, shortage)));
-        }
-        if let Question::Budget {
-            device,
-            tokens_total,
-            ..
-        } = &asked.question
-        {
-            return Some(Reply::Budget(self.budget(asked, *device, *tokens_total)));
-        }
-        if let Question::Arrangement { sequences, .. } = &asked.question {
-            return Some(Reply::Arrangement(self.arrangement(sequences)));
-        }
-        None
-    }
-}
-
 impl Policies for Whims {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
         if self.one_in(50) {
             return Answer::unbound();
         }
-        let reply = self.reply(asked);
-        reply.map_or_else(Answer::unbound, |reply| Answer::by(0, reply))
+        let reply = match &asked.question {
+            Question::Admission { arrivals, .. } => {
+                Reply::Admission(arrivals.iter().map(|_| self.admission()).collect())
+            }
+            Question::Priority(requests) => {
+                let mut order: Vec<RequestId> = requests.iter().map(|it| it.request).collect();
+                self.0.shuffle(&mut order);
+                Reply::Priority(order)
+            }
+            Question::Routing(requests) => {
+                Reply::Routing(requests.iter().map(|_| self.routing(asked)).collect())
+            }
+            Question::Preemption(shortage) => {
+                Reply::Preemption(self.eviction(&asked.view, shortage))
+            }
+            Question::Budget {
+                device,
+                tokens_total,
+                ..
+            } => Reply::Budget(self.budget(asked, *device, *tokens_total)),
+            Question::Arrangement { sequences, .. } => {
+                Reply::Arrangement(self.arrangement(sequences))
+            }
+        };
+        Answer::by(0, reply)
     }
 }

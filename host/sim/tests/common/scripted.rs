@@ -128,95 +128,72 @@ pub fn everything(view: &View<'_>) -> Vec<Change> {
     view.rows(RowKinds::ALL)
 }
 
-/// The answers, by hook: absent where the question is for another hook, or no closure is set.
 impl Scripted {
-    fn admission(&mut self, view: &View<'_>, question: &Question<'_>) -> Option<Reply> {
-        let Question::Admission { arrivals, .. } = question else {
-            return None;
-        };
-        let verdict = |choice| admission::Verdict { choice, reason: 0 };
-        if let Some(rows) = &mut self.probe {
-            *rows = everything(view);
-            let refused = verdict(admission::Choice::Shed(1));
-            return Some(Reply::Admission(vec![refused; arrivals.len()]));
+    fn answer(&mut self, view: &View<'_>, at: Micros, question: &Question<'_>) -> Option<Reply> {
+        match question {
+            Question::Admission { arrivals, .. } => {
+                let verdict = |choice| admission::Verdict { choice, reason: 0 };
+                if let Some(rows) = &mut self.probe {
+                    *rows = everything(view);
+                    let refused = verdict(admission::Choice::Shed(1));
+                    return Some(Reply::Admission(vec![refused; arrivals.len()]));
+                }
+                let prefixes = arrivals.iter().map(|asked| asked.cached_tokens);
+                self.asked.arrivals.push(prefixes.collect());
+                let admit = self.admit.as_mut()?;
+                let verdicts = arrivals.iter().map(|asked| verdict(admit(asked.request)));
+                let verdicts = verdicts.collect();
+                Some(Reply::Admission(self.padded(verdicts)))
+            }
+            Question::Priority(requests) => {
+                let ids: Vec<RequestId> = requests.iter().map(|asked| asked.request).collect();
+                self.asked.order.push(ids.clone());
+                let prefixes = requests.iter().map(|asked| asked.cached_tokens);
+                self.asked.prefixes.push(prefixes.collect());
+                let order = self.order.as_mut()?;
+                Some(Reply::Priority(order(&ids)))
+            }
+            Question::Routing(requests) => {
+                let asked = requests.iter().map(|cached| (at, cached.clone()));
+                self.asked.route.extend(asked);
+                let route = self.route.as_mut()?;
+                let verdicts = requests.iter().map(|cached| routing::Verdict {
+                    choice: route(at, cached.request),
+                    reason: 0,
+                });
+                let verdicts = verdicts.collect();
+                Some(Reply::Routing(self.padded(verdicts)))
+            }
+            Question::Preemption(shortage) => {
+                self.asked.evict.push((at, *shortage));
+                let evict = self.evict.as_mut()?;
+                Some(Reply::Preemption(evict(shortage)))
+            }
+            Question::Budget {
+                device,
+                tokens_total,
+                used,
+            } => {
+                self.asked.allot.push(*device);
+                self.asked.used.push(used.to_vec());
+                let allot = self.allot.as_mut()?;
+                Some(Reply::Budget(allot(*tokens_total)))
+            }
+            Question::Arrangement {
+                executor,
+                sequences,
+            } => {
+                self.asked.arrange.push((*executor, sequences.to_vec()));
+                let arrange = self.arrange.as_mut()?;
+                Some(Reply::Arrangement(arrange(sequences)))
+            }
         }
-        let prefixes = arrivals.iter().map(|asked| asked.cached_tokens);
-        self.asked.arrivals.push(prefixes.collect());
-        let admit = self.admit.as_mut()?;
-        let verdicts = arrivals.iter().map(|asked| verdict(admit(asked.request)));
-        let verdicts = verdicts.collect();
-        Some(Reply::Admission(self.padded(verdicts)))
-    }
-
-    fn priority(&mut self, question: &Question<'_>) -> Option<Reply> {
-        let Question::Priority(requests) = question else {
-            return None;
-        };
-        let ids: Vec<RequestId> = requests.iter().map(|asked| asked.request).collect();
-        self.asked.order.push(ids.clone());
-        let prefixes = requests.iter().map(|asked| asked.cached_tokens);
-        self.asked.prefixes.push(prefixes.collect());
-        let order = self.order.as_mut()?;
-        Some(Reply::Priority(order(&ids)))
-    }
-
-    fn routing(&mut self, at: Micros, question: &Question<'_>) -> Option<Reply> {
-        let Question::Routing(requests) = question else {
-            return None;
-        };
-        let asked = requests.iter().map(|cached| (at, cached.clone()));
-        self.asked.route.extend(asked);
-        let route = self.route.as_mut()?;
-        let verdicts = requests.iter().map(|cached| routing::Verdict {
-            choice: route(at, cached.request),
-            reason: 0,
-        });
-        let verdicts = verdicts.collect();
-        Some(Reply::Routing(self.padded(verdicts)))
-    }
-
-    fn preemption(&mut self, at: Micros, question: &Question<'_>) -> Option<Reply> {
-        let Question::Preemption(shortage) = question else {
-            return None;
-        };
-        self.asked.evict.push((at, *shortage));
-        let evict = self.evict.as_mut()?;
-        Some(Reply::Preemption(evict(shortage)))
-    }
-
-    fn budget(&mut self, question: &Question<'_>) -> Option<Reply> {
-        if let Question::Budget {
-            device,
-            tokens_total,
-            used,
-        } = question
-        {
-            self.asked.allot.push(*device);
-            self.asked.used.push(used.to_vec());
-            let allot = self.allot.as_mut()?;
-            return Some(Reply::Budget(allot(*tokens_total)));
-        }
-        let Question::Arrangement {
-            executor,
-            sequences,
-        } = question
-        else {
-            return None;
-        };
-        self.asked.arrange.push((*executor, sequences.to_vec()));
-        let arrange = self.arrange.as_mut()?;
-        Some(Reply::Arrangement(arrange(sequences)))
     }
 }
 
 impl Policies for Scripted {
     fn ask(&mut self, asked: &pointsman_core::Asked<'_>) -> Answer<Reply> {
-        let pointsman_core::Asked { view, at, question } = asked;
-        let reply = self.admission(view, question);
-        let reply = reply.or_else(|| self.priority(question));
-        let reply = reply.or_else(|| self.routing(at.now, question));
-        let reply = reply.or_else(|| self.preemption(at.now, question));
-        let reply = reply.or_else(|| self.budget(question));
+        let reply = self.answer(&asked.view, asked.at.now, &asked.question);
         reply.map_or_else(Answer::unbound, |reply| Answer::by(0, reply))
     }
 
