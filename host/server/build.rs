@@ -1,25 +1,15 @@
-//! Embeds the default policies, where `cargo xtask policies` has built them, in a release the machine code
-//! that `cargo xtask serve` and `cargo xtask dist` have made of them, and the demo model: each file packed.
+//! Embeds the default policies, where `cargo xtask policies` has built them, and in a release the machine code
+//! that `cargo xtask serve` and `cargo xtask dist` have made of them: each file packed.
 //!
 //! Where there are no policies, what is built says so when it is run: `cargo check`, clippy and
 //! rustdoc work in a fresh clone, in which nothing can have built a guest yet.
 
 use std::env;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// In the order in which they are taken in.
 const POLICIES: [&str; 3] = ["aging", "memory-aware", "budget"];
-
-/// The files of the demo model that a server reads.
-const DEMO_MODEL: [&str; 5] = [
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -30,14 +20,7 @@ fn main() {
     } else {
         "None".to_owned()
     };
-    let model = match env::var_os("CARGO_FEATURE_DEMO_MODEL") {
-        Some(_) => format!("Some(&[{}])", demo_model(&out)),
-        None => "None".to_owned(),
-    };
-    let text = format!(
-        "static POLICIES: Option<&[PackedPolicy]> = {policies};\n\
-         static DEMO_MODEL: Option<&[Packed]> = {model};\n"
-    );
+    let text = format!("static POLICIES: Option<&[PackedPolicy]> = {policies};\n");
     fs::write(out.join("embedded.rs"), text).expect("OUT_DIR can be written to");
 }
 
@@ -76,35 +59,15 @@ fn policies(out: &Path, folder: &Path, files: &[PathBuf]) -> String {
         .zip(files)
         .enumerate()
         .map(|(at, (name, file))| {
-            let wasm = packed(out, file);
+            let packed = |file| pointsman_packed::pack_file(file, out).expect("it was built");
+            let wasm = packed(file);
             let code = codes.as_ref().map_or_else(
                 || "None".to_owned(),
-                |codes| format!("Some({})", packed(out, &codes[at])),
+                |codes| format!("Some({})", packed(&codes[at])),
             );
             format!("PackedPolicy {{ name: {name:?}, wasm: {wasm}, code: {code} }}, ")
         });
     policies.collect()
-}
-
-fn demo_model(out: &Path) -> String {
-    let root = env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
-    let folder = Path::new(&root).join("../../examples/demo-model");
-    let files = DEMO_MODEL.iter().map(|name| {
-        let file = folder.join(name);
-        println!("cargo::rerun-if-changed={}", file.display());
-        packed(out, &file) + ", "
-    });
-    files.collect()
-}
-
-/// Packs `file` into `out`. Returns the packed part, as an expression.
-fn packed(out: &Path, file: &Path) -> String {
-    let name = file.file_name().and_then(OsStr::to_str);
-    let name = name.expect("the names of files that are embedded are ASCII");
-    let path = out.join(format!("{name}.packed"));
-    let bytes = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    fs::write(&path, pointsman_packed::pack(&bytes)).expect("OUT_DIR can be written to");
-    format!("Packed::new({name:?}, include_bytes!({:?}))", shown(&path))
 }
 
 /// The machine code of each policy; absent: there is none, or this is no release. Tests compile, whatever
@@ -115,9 +78,4 @@ fn codes(folder: &Path) -> Option<[PathBuf; 3]> {
     }
     let files = POLICIES.map(|name| folder.join(format!("{name}.code")));
     watch(folder, &files).then_some(files)
-}
-
-fn shown(file: &Path) -> &str {
-    file.to_str()
-        .expect("the path of the target folder is UTF-8")
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use pointsman_config::Config;
 use pointsman_core::BlockId;
 use pointsman_cuda::ceilings::Ceilings;
 use pointsman_cuda::{CudaDevices, kv_bytes_per_token, weight_bytes};
@@ -13,12 +14,12 @@ use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
 use pointsman_engine::backend::{Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice};
 use pointsman_engine::sample::Tokens;
 use pointsman_executor::job::Sampling;
+use pointsman_local::DeviceConfig;
 use pointsman_model::config::{Head, LlamaConfig};
 use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
 use pointsman_model::open::OpenModel;
 use pointsman_model::split::Rank;
-use pointsman_server::config::{Config, DeviceConfig};
 use serde_json::json;
 
 use crate::client::streamed_chat;
@@ -258,11 +259,11 @@ pub async fn served(ordinals: &[usize], config: &Path, load: ServedLoad) -> Resu
         seed: SEED,
     };
     let serving = Serving::start(|all: &mut Config| {
-        all.models = vec![ModelConfig::new(&name, source)];
-        all.devices = vec![DeviceConfig::with_cuda("gpu0", ordinals)];
+        all.local.models = vec![ModelConfig::new(&name, source)];
+        all.local.devices = vec![DeviceConfig::with_cuda("gpu0", ordinals)];
         let mut executor = ExecutorConfig::new(&name);
         executor.terms.slots = u32::try_from(clients).unwrap_or(u32::MAX);
-        all.executors = vec![executor];
+        all.local.executors = vec![executor];
     })
     .await?;
     let body = move |client: usize| {

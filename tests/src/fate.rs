@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pointsman_engine::backend::DeviceError;
-use pointsman_server::models::Backends;
+use pointsman_local::Backends;
 
 use crate::stepped;
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_server::config::{BackendConfig, JournalPlace};
+use pointsman_config::{BackendConfig, JournalPlace};
 use pointsman_server::embedded;
 use pointsman_sim::draws::Draws;
 use pointsman_sim::latency::LatencyProfile;
@@ -190,8 +190,8 @@ pub async fn of_mocks(load: Load) -> Result<Fidelity> {
         mocks.push(mock);
     }
     let serving = Serving::start(|config| {
-        config.models.clear();
-        config.executors.clear();
+        config.local.models.clear();
+        config.local.executors.clear();
         config.backends = backends;
     })
     .await?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use pointsman_server::models::Backends;
+use pointsman_local::Backends;
 
 use crate::stepped;
 

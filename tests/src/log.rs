@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use pointsman_server::config::{LogConfig, LogFormat};
+use pointsman_config::{LogConfig, LogFormat};
 use pointsman_server::logging;
 
 /// Everything that was logged.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use hyper::HeaderMap;
-use pointsman_server::config::{Config, TelemetrySettings};
+use pointsman_config::{Config, TelemetrySettings};
 use serde_json::Value;
 
 use crate::backend::{Conduct, MockBackend, Seen, head};

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use pointsman_config::{BackendConfig, Config, Flags};
 use pointsman_driver::message::Load;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_lifecycle::report::ReconcilerReport;
-use pointsman_server::config::{BackendConfig, Config, Flags};
 use pointsman_server::serve::{Server, Surroundings};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -173,7 +173,7 @@ pub fn serve_demo<const N: usize>(config: &mut Config, executors: [(&str, Execut
         terms,
         ..ExecutorConfig::new("demo")
     });
-    config.executors = executors.to_vec();
+    config.local.executors = executors.to_vec();
 }
 
 /// A server elsewhere as a backend of the configuration, asked often.

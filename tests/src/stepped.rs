@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pointsman_engine::backend::DeviceError;
 use pointsman_engine::test_util::stepped::Stepped;
-use pointsman_server::models::Backends;
+use pointsman_local::Backends;
 
 /// Backends that call `before` on the engine's thread before each of their steps, with the executor's name. A step
 /// fails with its error.

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use pointsman_config::Config;
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
-use pointsman_server::config::Config;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -63,8 +63,8 @@ impl ToolModels {
     pub fn serve(&self, config: &mut Config) {
         for (name, _) in MARKS {
             let source = ModelSource::Path(self.0.path().join(name));
-            config.models.push(ModelConfig::new(name, source));
-            config.executors.push(ExecutorConfig::new(name));
+            config.local.models.push(ModelConfig::new(name, source));
+            config.local.executors.push(ExecutorConfig::new(name));
         }
     }
 }

@@ -1,12 +1,13 @@
 //! A server with models on an emulated CUDA device.
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::Config;
 use pointsman_cuda::emulation;
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
 use pointsman_executor::job::Sampling;
+use pointsman_local::DeviceConfig;
 use pointsman_model::test_util::fp8::Fp8Model;
 use pointsman_server::check::check;
-use pointsman_server::config::{Config, DeviceConfig};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::cuda::{Case, OnDevices, ServedLoad, TINY, served};
 use pointsman_tests::log::Log;
@@ -15,14 +16,17 @@ use serde_json::{Value, json};
 
 /// The demo model on the processors as `near`, and on a CUDA device as `gpu`.
 fn both(config: &mut Config) {
-    config.devices.push(DeviceConfig::with_cuda("gpu0", &[0]));
-    config.executors = vec![named("near", None), named("gpu", Some("gpu0"))];
+    config
+        .local
+        .devices
+        .push(DeviceConfig::with_cuda("gpu0", &[0]));
+    config.local.executors = vec![named("near", None), named("gpu", Some("gpu0"))];
 }
 
 /// The demo model on the processors as `near`, and on these CUDA devices together as `gpu`.
 fn together(config: &mut Config, ordinals: &[usize]) {
     both(config);
-    config.devices[1] = DeviceConfig::with_cuda("gpu0", ordinals);
+    config.local.devices[1] = DeviceConfig::with_cuda("gpu0", ordinals);
 }
 
 fn named(name: &str, device: Option<&str>) -> ExecutorConfig {
@@ -110,7 +114,7 @@ async fn a_stream_goes_on_at_the_processors_when_its_device_is_lost_which_then_s
     let emulated = emulation::alone();
     let serving = Serving::start(|config| {
         both(config);
-        config.executors[0].terms.slots = 1;
+        config.local.executors[0].terms.slots = 1;
     })
     .await?;
     let client = serving.client;
@@ -147,9 +151,12 @@ async fn weights_go_to_the_device_and_into_memory_once_processors_compute_them_a
     let _emulated = emulation::alone();
     let log = Log::begin("info")?;
     let serving = Serving::start(|config| {
-        config.models = vec![ModelConfig::new("told", ModelSource::Embedded)];
-        config.devices.push(DeviceConfig::with_cuda("gpu0", &[0]));
-        config.executors = vec![ExecutorConfig {
+        config.local.models = vec![ModelConfig::new("told", ModelSource::Embedded)];
+        config
+            .local
+            .devices
+            .push(DeviceConfig::with_cuda("gpu0", &[0]));
+        config.local.executors = vec![ExecutorConfig {
             device: Some("gpu0".to_owned()),
             ..ExecutorConfig::new("told")
         }];
@@ -196,9 +203,12 @@ async fn a_model_in_fp8_is_served_by_a_device_that_has_it_and_refused_elsewhere_
         let folder = folder.path().to_owned();
         move |config: &mut Config| {
             let source = ModelSource::Path(folder);
-            config.models = vec![ModelConfig::new("demo", source)];
-            config.devices.push(DeviceConfig::with_cuda("gpu0", &[0]));
-            config.executors = vec![named("gpu", Some(device))];
+            config.local.models = vec![ModelConfig::new("demo", source)];
+            config
+                .local
+                .devices
+                .push(DeviceConfig::with_cuda("gpu0", &[0]));
+            config.local.executors = vec![named("gpu", Some(device))];
         }
     };
     let said = refused(on("cpu0")).await?;
@@ -231,7 +241,7 @@ async fn kv_memory_is_nine_tenths_of_what_the_models_leave_and_they_run_beside_i
     serving.server.stop().await?;
     let serving = Serving::start(|config| {
         both(config);
-        config.devices[1].kv_bytes = Some(8 << 20);
+        config.local.devices[1].kv_bytes = Some(8 << 20);
     });
     let serving = serving.await?;
     let devices = serving.client.get("/admin/devices").await?.json()?;
@@ -250,7 +260,7 @@ async fn a_server_without_the_device_or_the_memory_it_wants_does_not_start_and_s
     emulated.set_memory(64 << 20);
     let said = not_started(|config| {
         both(config);
-        config.devices[1].kv_bytes = Some(62 << 20);
+        config.local.devices[1].kv_bytes = Some(62 << 20);
     });
     let said = said.await?;
     ensure!(said.contains("device gpu0: its models take"), "{said}");
@@ -315,7 +325,7 @@ async fn a_device_on_which_no_model_is_yet_is_there_although_none_can_be_split_o
     emulated.set_devices(5);
     let serving = Serving::start(|config| {
         together(config, &[0, 1, 2, 3, 4]);
-        config.executors.truncate(1);
+        config.local.executors.truncate(1);
     })
     .await?;
     let devices = serving.client.get("/admin/devices").await?.json()?;
@@ -348,7 +358,7 @@ async fn a_device_of_several_has_room_for_blocks_by_the_fullest_which_is_named_w
     ensure!(two > 2 * one && two < 128 << 20, "{two} and {one}");
     let said = not_started(|config| {
         together(config, &[0, 1]);
-        config.devices[1].kv_bytes = Some(2 * (62 << 20));
+        config.local.devices[1].kv_bytes = Some(2 * (62 << 20));
     });
     let said = said.await?;
     let (start, end) = (

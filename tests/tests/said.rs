@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{Config, JournalPlace};
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_lifecycle::report::{ReconcilerReport, TransactionOutcome};
 use pointsman_policy_cli::journal::ReplayArgs;
-use pointsman_server::config::{Config, JournalPlace};
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::Client;
 use pointsman_tests::journal::{replay_args, replay_said};

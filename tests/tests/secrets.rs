@@ -10,14 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{ApiKey, BackendConfig, Config, JournalPlace, Rights, TelemetrySettings};
 use pointsman_executor::prompt::PromptEncoder as _;
 use pointsman_executor::server::ServerKey;
 use pointsman_lifecycle::report::TransactionOutcome;
 use pointsman_model::files::ModelFiles;
+use pointsman_notation::Secret;
 use pointsman_policy_cli::journal::{self, ExportArgs, JournalCommand};
-use pointsman_server::config::{
-    ApiKey, BackendConfig, Config, JournalPlace, Rights, Secret, TelemetrySettings,
-};
 use pointsman_tests::backend::{Conduct, MockBackend, Seen, coded, head, stream_head};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::load::LoadGenerator;

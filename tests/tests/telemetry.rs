@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{BackendConfig, Config};
 use pointsman_driver::clock;
-use pointsman_server::config::{BackendConfig, Config};
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::exposition::{Sample, samples, total};
@@ -40,8 +40,8 @@ async fn before(
     }
     let mut tuned = Ok(());
     let serving = Serving::start(|config| {
-        config.models = Vec::new();
-        config.executors = Vec::new();
+        config.local.models = Vec::new();
+        config.local.executors = Vec::new();
         config.ready_executors = u32::try_from(backends.len()).unwrap_or(u32::MAX);
         config.backends = backends;
         tuned = tune(config);

@@ -8,6 +8,7 @@
 //! - [`nearest`] and [`instead`] find the name that was probably meant.
 //! - [`NamedLimits`] are numbers with names and ceilings.
 //! - [`is_name`] tells the names that operators may give.
+//! - [`Secret`] is a text that nothing prints.
 //! - [`untrusted`] makes the text of a stranger fit to be shown.
 //! - [`grouped`] sets the thousands of a number apart.
 //! - [`chain`] writes an error with its causes in one line.
@@ -39,6 +40,7 @@ mod chain;
 mod grouped;
 mod limits;
 mod name;
+mod secret;
 mod suggest;
 mod toml_text;
 mod units;
@@ -48,6 +50,7 @@ pub use chain::chain;
 pub use grouped::grouped;
 pub use limits::{LimitsError, NamedLimits, SetLimitError, checked_limit};
 pub use name::{NAME, NAME_CHARS_MAX, NAME_PATTERN, is_name};
+pub use secret::Secret;
 pub use suggest::{instead, nearest};
 pub use toml_text::{Location, TomlError, TomlProblem, TomlText};
 pub use units::{Number, Size, Time};

@@ -1,6 +1,6 @@
 //! Parts of a program that are packed when it is built, and unpacked when they are first used.
 //!
-//! Build scripts [`pack`] what they embed, and the program has it as a [`Packed`]. So models, components, machine
+//! Build scripts [`pack`] what they embed, files by [`pack_file`], and the program has it as a [`Packed`]. So models, components, machine
 //! code and kernels take half of their size in the binary. Unpacking takes some milliseconds for each
 //! megabyte.
 //!
@@ -9,15 +9,17 @@
 //!
 //! # Invariants
 //! 1. What was packed is unpacked byte by byte, or is an error (`tests`; the parts of the real program in
-//!    `embedded::tests` of `pointsman-server` and in `host/cuda/tests/packed.rs`).
+//!    `embedded::tests` of `pointsman-server`, `demo::tests` of `pointsman-local` and in `host/cuda/tests/packed.rs`).
 //!
 //! # Not here
-//! The files that are embedded: the build scripts of `host/server` and `host/cuda`.
+//! The files that are embedded: the build scripts of `host/server`, `host/local` and `host/cuda`.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-use std::fmt;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::{fmt, fs, io};
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
 use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
@@ -61,6 +63,24 @@ pub fn pack(bytes: &[u8]) -> Vec<u8> {
         return apart;
     }
     as_they_are
+}
+
+/// Packs a file into `folder` under its own name. Returns the packed part as an expression of Rust.
+///
+/// # Errors
+/// If the file cannot be read or the packed one not written, or a name is no UTF-8; the error names the file.
+pub fn pack_file(file: &Path, folder: &Path) -> io::Result<String> {
+    let packed = || {
+        let name = file.file_name().and_then(OsStr::to_str);
+        let name = name.ok_or(io::ErrorKind::InvalidFilename)?;
+        let path = folder.join(format!("{name}.packed"));
+        fs::write(&path, pack(&fs::read(file)?))?;
+        let path = path.to_str().ok_or(io::ErrorKind::InvalidFilename)?;
+        Ok(format!("Packed::new({name:?}, include_bytes!({path:?}))"))
+    };
+    packed().map_err(|error: io::Error| {
+        io::Error::new(error.kind(), format!("{}: {error}", file.display()))
+    })
 }
 
 fn pack_in(order: Order, bytes: &[u8]) -> Vec<u8> {
@@ -176,6 +196,22 @@ mod tests {
             assert_eq!(part(as_they_are).unpack().unwrap(), bytes);
             assert_eq!(part(packed).unpack().unwrap(), bytes);
         }
+    }
+
+    #[test]
+    fn a_file_is_packed_under_its_name_or_the_error_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+        let expression = pack_file(&file, folder.path()).unwrap();
+        let path = folder.path().join("lib.rs.packed");
+        assert_eq!(
+            expression,
+            format!("Packed::new(\"lib.rs\", include_bytes!({path:?}))")
+        );
+        let packed = part(fs::read(path).unwrap());
+        assert_eq!(packed.unpack().unwrap(), include_bytes!("lib.rs"));
+        let error = pack_file(Path::new("no/such.wasm"), folder.path()).unwrap_err();
+        assert!(error.to_string().starts_with("no/such.wasm: "), "{error}");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use pointsman_lifecycle::report::{PolicyReport, ReconcilerReport};
 use pointsman_notation::nearest;
 use serde_json::Value;
 
-use crate::config::Config;
 use crate::embedded;
+use pointsman_config::Config;
 
 /// A setting that means the same in several policies, and these.
 const SHARED: (&str, [&str; 2]) = ("affinity-bonus", ["aging", "memory-aware"]);

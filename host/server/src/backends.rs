@@ -24,8 +24,8 @@ use tokio::task;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::config::{BackendConfig, Config, Flags};
 use crate::lookup::Lookup;
+use pointsman_config::{BackendConfig, Config, Flags};
 
 /// The time between two looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

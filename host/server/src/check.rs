@@ -4,37 +4,25 @@
 //! checked are the numbers of a model's weights, which take long to read, and whether the addresses and the state folder are free.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use pointsman_component::PolicyEngine;
+use pointsman_config::{Config, StateNeed};
 use pointsman_core::{Machine, Micros, Needs};
-use pointsman_cuda::CudaDevices;
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::provider::ModelSource;
-use pointsman_engine::backend::KvBlocks;
-use pointsman_engine::cpu::Cores;
 use pointsman_http::Tls;
 use pointsman_lifecycle::ReconcilerSpec;
 use pointsman_lifecycle::port::{HostEnded, PolicyPort};
 use pointsman_lifecycle::reconciler::Reconciler;
 use pointsman_lifecycle::report::{ReconcilerReport, ReloadStep};
-use pointsman_model::open::OpenModel;
+use pointsman_local::hub;
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Snapshot};
 use pointsman_state::State;
-use pointsman_text::ModelText;
 
 use crate::advice::advice;
-use crate::config::{Config, DeviceConfig, Hardware, StateNeed};
-use crate::{embedded, hub, memory, models, state};
-
-/// The pool of devices on which nothing is computed.
-const NO_BLOCKS: KvBlocks = KvBlocks {
-    bytes: 0,
-    total: 0,
-    host: 0,
-};
+use crate::{embedded, state};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,11 +49,7 @@ pub fn check(config: &Config) -> Result<Checked> {
     if config.state == StateNeed::Required {
         state::required(config)?;
     }
-    memory::check_kv(config)?;
-    let models = check_models(config)?;
-    for device in &config.devices {
-        check_device(config, device, &models)?;
-    }
+    pointsman_local::check(&config.local)?;
     let report = policies(config)?;
     crate::serve::check_defaults(&report)?;
     let trouble = trouble(&report);
@@ -83,58 +67,6 @@ pub fn check(config: &Config) -> Result<Checked> {
         text,
         is_good: trouble.is_empty(),
     })
-}
-
-/// Opens the models that are on this machine. Returns them by their names.
-fn check_models(config: &Config) -> Result<BTreeMap<String, OpenModel>> {
-    let mut models = BTreeMap::new();
-    for model in &config.models {
-        let mut model = model.clone();
-        match &model.source {
-            ModelSource::Embedded | ModelSource::Path(_) | ModelSource::Dummy { .. } => {}
-            ModelSource::Hub(name) => match hub::cached(name, &config.hub) {
-                Some(path) => model.source = ModelSource::Path(path),
-                // A start would fetch it.
-                None => continue,
-            },
-        }
-        let files = models::files(&model)?;
-        let of = || format!("model {}", model.name);
-        ModelText::load(&files).with_context(of)?;
-        let open = OpenModel::open(&files).with_context(of)?;
-        models.insert(model.name.clone(), open);
-    }
-    Ok(models)
-}
-
-/// Refuses a device that is not there, or that does not compute the models of its executors.
-fn check_device(
-    config: &Config,
-    device: &DeviceConfig,
-    models: &BTreeMap<String, OpenModel>,
-) -> Result<()> {
-    let named = config.executors_on(device).flat_map(|it| &it.models);
-    let here = named.filter_map(|name| models.get_key_value(name));
-    let about = || format!("device {}", device.name);
-    match &device.hardware {
-        Hardware::Processors { cores, .. } => {
-            let there = cores.as_ref().map_or(Ok(()), Cores::check);
-            there.with_context(about)?;
-            check_each(here, |model| Ok(model.for_processors()?))
-        }
-        Hardware::Cuda { ordinals } => {
-            let devices = CudaDevices::new(ordinals, NO_BLOCKS).with_context(about)?;
-            check_each(here, |model| Ok(devices.check(model)?))
-        }
-    }
-}
-
-/// Checks models; the error names the first that is refused.
-fn check_each<'a>(
-    mut models: impl Iterator<Item = (&'a String, &'a OpenModel)>,
-    check: impl Fn(&OpenModel) -> Result<()>,
-) -> Result<()> {
-    models.try_for_each(|(name, model)| check(model).with_context(|| format!("model {name}")))
 }
 
 /// The policies as a server would have them after its start.
@@ -177,8 +109,8 @@ fn summary(config: &Config, report: &ReconcilerReport) -> String {
         text.push_str(&format!("  {what:10} {value}\n"));
     };
     line("listen", &config.listen.to_string());
-    let models = config.models.iter().map(|model| match &model.source {
-        ModelSource::Hub(name) if hub::cached(name, &config.hub).is_none() => {
+    let models = config.local.models.iter().map(|model| match &model.source {
+        ModelSource::Hub(name) if hub::cached(name, &config.local.hub).is_none() => {
             format!("{} (fetched when the server starts)", model.name)
         }
         ModelSource::Hub(_)

@@ -13,7 +13,7 @@ use pointsman_experiments::simulate::SimulateArgs;
 use pointsman_policy_cli::journal::{JournalCommand, ReplayArgs};
 use pointsman_policy_cli::{OperatorCommand, PolicyCommand};
 
-use crate::config::Flags;
+use pointsman_config::Flags;
 
 /// Hosts LLM inference and lets WebAssembly policies decide how it is scheduled.
 #[derive(Clone, Debug, Parser)]

@@ -12,7 +12,7 @@ use std::path::Path;
 use pointsman_component::Limits;
 use pointsman_openai::{CompletionKind, try_body};
 
-use crate::config::Config;
+use pointsman_config::Config;
 
 /// Reads and validates a configuration file.
 ///

@@ -16,7 +16,7 @@ use pointsman_journal::{Folder, FolderError, JournalSettings, JournalWriter, Run
 use pointsman_replay::JournalRecorder;
 use tracing::{info, warn};
 
-use crate::config::{Config, JournalConfig, JournalPlace, StateNeed};
+use pointsman_config::{Config, JournalConfig, JournalPlace, StateNeed};
 
 /// Name of the journal's folder in a state folder.
 const FOLDER: &str = "journal";

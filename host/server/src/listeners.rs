@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use pointsman_http::{App, Audience, Endpoint, Tls, Transport};
 use tokio::net::TcpListener;
 
-use crate::config::Config;
+use pointsman_config::Config;
 
 /// The sockets for clients and operators.
 pub(crate) struct Listeners {

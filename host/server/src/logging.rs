@@ -5,37 +5,15 @@
 
 use std::io::{self, IsTerminal};
 
+use pointsman_config::log_filter::{FilterError, targets};
+use pointsman_config::{LogConfig, LogFormat};
 use pointsman_driver::finished::ACCESS;
-use pointsman_notation::instead;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Registry, registry, reload};
-
-use crate::config::{LogConfig, LogFormat};
-
-const LEVELS: [(&str, LevelFilter); 6] = [
-    ("off", LevelFilter::OFF),
-    ("error", LevelFilter::ERROR),
-    ("warn", LevelFilter::WARN),
-    ("info", LevelFilter::INFO),
-    ("debug", LevelFilter::DEBUG),
-    ("trace", LevelFilter::TRACE),
-];
-
-/// A filter that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FilterError {
-    /// A word that is no level.
-    #[error("no level is called `{0}`; {hint}", hint = instead(.0, &LEVELS.map(|(name, _)| name)))]
-    NoLevel(String),
-    /// A level for nothing.
-    #[error("a module's name is missing before `=` in `{0}`")]
-    NoTarget(String),
-}
 
 /// A reason why logging cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -66,24 +44,6 @@ impl LogFilter {
     }
 }
 
-/// The targets of a filter: `LEVEL`, or `TARGET=LEVEL` for modules whose names begin with `TARGET`,
-/// or several of these with commas between them. The longest target that fits decides.
-///
-/// # Errors
-/// If a part is neither: the first such part. Unlike [`Targets`] this function takes no mistyped
-/// level for a target.
-pub fn targets(filter: &str) -> Result<Targets, FilterError> {
-    let mut targets = Targets::new();
-    for part in filter.split(',').map(str::trim) {
-        targets = match part.split_once('=') {
-            Some(("", _)) => return Err(FilterError::NoTarget(part.to_owned())),
-            Some((target, level)) => targets.with_target(target.trim(), self::level(level.trim())?),
-            None => targets.with_default(level(part)?),
-        };
-    }
-    Ok(targets)
-}
-
 /// The targets of a configuration.
 fn of_config(config: &LogConfig) -> Result<Targets, FilterError> {
     let targets = targets(&config.filter)?;
@@ -92,14 +52,6 @@ fn of_config(config: &LogConfig) -> Result<Targets, FilterError> {
     } else {
         targets.with_target(ACCESS, LevelFilter::OFF)
     })
-}
-
-fn level(name: &str) -> Result<LevelFilter, FilterError> {
-    let known = LEVELS.iter().find(|(known, _)| *known == name);
-    match known {
-        Some((_, level)) => Ok(*level),
-        None => Err(FilterError::NoLevel(name.to_owned())),
-    }
 }
 
 /// Begins to log, for as long as the process runs.
@@ -230,23 +182,5 @@ mod tests {
         let said = ["one", "two", "three"].map(|word| text.contains(word));
         assert_eq!(said, [true, true, false], "{text}");
         assert_eq!(logged(LogFormat::Human, "off", say), "");
-    }
-
-    #[test]
-    fn a_filter_that_means_nothing_is_refused() {
-        for (filter, said) in [
-            ("inof", "no level is called `inof`; did you mean `info`?"),
-            (
-                "",
-                "no level is called ``; there are: off, error, warn, info, debug, trace",
-            ),
-            (
-                "info,pointsman=loud",
-                "no level is called `loud`; there are: off, error, warn, info, debug, trace",
-            ),
-            ("=info", "a module's name is missing before `=` in `=info`"),
-        ] {
-            assert_eq!(targets(filter).unwrap_err().to_string(), said, "{filter}");
-        }
     }
 }

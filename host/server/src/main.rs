@@ -13,12 +13,12 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 
+use pointsman_config::{Config, Flags};
 use pointsman_experiments::simulate;
+use pointsman_local::list_devices;
 use pointsman_policy_cli::journal;
 use pointsman_policy_cli::{Done, OperatorCommand, PolicyCommand, Verdict};
 use pointsman_server::cli::{self, Cli, CliCommand};
-use pointsman_server::config::{Config, Flags};
-use pointsman_server::devices::list_devices;
 use pointsman_server::{check, embedded, logging, process};
 
 /// Exit code of a command that could not be carried out; clap exits with it too.

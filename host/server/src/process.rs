@@ -10,11 +10,11 @@ use anyhow::Result;
 use tokio::task;
 use tracing::{error, info, warn};
 
-use crate::config::Config;
 use crate::logging::LogFilter;
 use crate::manager;
 use crate::serve::{Server, Surroundings};
 use crate::signals::{self, SignalOrder, Signals};
+use pointsman_config::Config;
 
 /// Serves until a signal comes, then stops. A second signal cuts that short.
 ///

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use pointsman_driver::operator::TenantTerms;
 
-use crate::config::{Config, TenantConfig};
+use pointsman_config::{Config, TenantConfig};
 
 /// Keys, and beginnings of keys with a dot behind them, that come into force when the file is read
 /// again.

@@ -11,12 +11,11 @@ use pointsman_driver::provider::{
 };
 use pointsman_executor::contract::Events;
 use pointsman_executor::server::{PromptCache, ServerConfig};
+use pointsman_local::LocalProvider;
 use pointsman_remote::RemoteSpec;
 use pointsman_remote::client::{Connections, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-
-use crate::models::LocalProvider;
 
 /// The maker of all executors: engines on this machine, and servers elsewhere.
 #[derive(Debug)]

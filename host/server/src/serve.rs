@@ -32,6 +32,8 @@ use pointsman_http::{AccessRules, App, ServerPhase, Watched};
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::{ReconcilerHandle, ReconcilerSpec};
+use pointsman_local::hub;
+use pointsman_local::{Backends, LocalSettings};
 use pointsman_notation::Time;
 use pointsman_policy::{PolicyHost, Restarts};
 use pointsman_remote::client::Connections;
@@ -44,19 +46,16 @@ use tracing::{error, info, warn};
 
 use crate::advice::advice;
 use crate::backends;
-use crate::config::Config;
 use crate::embedded;
-use crate::hub;
 use crate::journal;
 use crate::listeners::{self, Listeners};
 use crate::lookup::Lookup;
-use crate::memory;
-use crate::models::{self, Backends};
 use crate::reload::{self, ChangedKeys};
 use crate::remotes::HostProvider;
 use crate::routes;
 use crate::settings::{access_rules, http_settings, tenant_limits};
 use crate::state;
+use pointsman_config::Config;
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
@@ -167,12 +166,8 @@ impl Server {
         let listeners = Listeners::bind(config).await?;
         let (addr, admin_addr) = listeners.addresses()?;
         let state = state::open(config)?;
-        memory::check_kv(config)?;
-        let fetched = Config {
-            models: hub::fetched(&config.models, &config.hub, &config.devices).await?,
-            ..config.clone()
-        };
-        let models = load(fetched).await?;
+        pointsman_local::check_kv(&config.local)?;
+        let models = load(hub::fetched(&config.local).await?).await?;
         let (waker, woken) = pointsman_lifecycle::waker();
         let shared = Shared {
             clock,
@@ -424,8 +419,8 @@ fn join(driver: JoinHandle<()>, engines: Vec<JoinHandle<Ended>>) -> Result<()> {
 }
 
 /// Loads the models, on a thread that may be busy for long.
-async fn load(config: Config) -> Result<Vec<ServedModel>> {
-    let loading = task::spawn_blocking(move || models::load_all(&config));
+async fn load(settings: LocalSettings) -> Result<Vec<ServedModel>> {
+    let loading = task::spawn_blocking(move || pointsman_local::load_all(&settings));
     loading.await.context("loading panicked")?
 }
 
@@ -439,7 +434,8 @@ fn start_core(
     set_tenants(&mut machine, now, config);
     let (events, events_inbox) = mpsc::channel(EVENTS_MAX);
     let reports = (backends, events.clone());
-    let (local, running) = models::start(&mut machine, now, (config, models), reports)?;
+    let (local, running) =
+        pointsman_local::start(&mut machine, now, (&config.local, models), reports)?;
     let provider = HostProvider::new(local, events).context("the certificates of this machine")?;
     let policies = PolicyHost::new(config.patience).with_restarts(Restarts::Elsewhere);
     let recorder = journal::start(config)?;

@@ -3,8 +3,8 @@
 use pointsman_driver::quota::TenantLimits;
 use pointsman_http::{AccessRules, ApiKeys, HttpSettings, Origins};
 
-use crate::config::Config;
 use crate::memory;
+use pointsman_config::Config;
 
 /// The part of `config` that HTTP works by until the server ends.
 #[must_use]

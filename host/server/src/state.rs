@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use pointsman_state::State;
 
-use crate::config::{Config, StateNeed};
+use pointsman_config::{Config, StateNeed};
 
 /// Opens the state folder that `config` names.
 ///

@@ -4,7 +4,7 @@
 //! [`NamedLimits::NAMES`].
 //!
 //! # Invariants
-//! 1. No limit exceeds its ceiling (`tests`, and `host/server/tests/config`).
+//! 1. No limit exceeds its ceiling (`tests`, and `host/config/tests/config`).
 
 use std::collections::BTreeMap;
 use std::fmt;

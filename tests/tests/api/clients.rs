@@ -10,8 +10,8 @@ async fn back_and_front() -> Result<[Serving; 2]> {
     let back = Serving::start(|_| {}).await?;
     let backend = back.as_backend()?;
     let front = Serving::start(|config| {
-        config.models.clear();
-        config.executors.clear();
+        config.local.models.clear();
+        config.local.executors.clear();
         config.backends = vec![backend];
     });
     Ok([back, front.await?])

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_server::config::Config;
+use pointsman_config::Config;
 use pointsman_tests::client::endless_chat;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 /// Leaves one slot, so that a second request waits.
 fn one_slot(config: &mut Config) {
-    config.executors[0].terms.slots = 1;
+    config.local.executors[0].terms.slots = 1;
 }
 
 /// The body of a request that runs for long.
@@ -40,7 +40,7 @@ async fn during_prefill() -> Result<()> {
     // With one token per step, the prompt takes many steps.
     let serving = Serving::start(|config| {
         one_slot(config);
-        config.devices[0].tokens_per_step = 1;
+        config.local.devices[0].tokens_per_step = 1;
     })
     .await?;
     let mut body = long();

@@ -35,8 +35,8 @@ async fn a_gguf_file_gives_the_golden_answers_of_the_folder() -> Result<()> {
         models.push(ModelConfig::new(name, source));
     }
     let serving = Serving::start(|config| {
-        config.executors = KINDS.map(|(name, _)| ExecutorConfig::new(name)).to_vec();
-        config.models = models;
+        config.local.executors = KINDS.map(|(name, _)| ExecutorConfig::new(name)).to_vec();
+        config.local.models = models;
     });
     let serving = serving.await?;
     let golden = json("golden.json")?;

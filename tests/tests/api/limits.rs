@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use pointsman_config::{Config, TenantConfig};
 use pointsman_driver::quota::TenantLimits;
-use pointsman_server::config::{Config, TenantConfig};
 use pointsman_tests::client::{Answer, chat, streamed_chat};
 use pointsman_tests::exposition::{samples, total};
 use pointsman_tests::serving::Serving;

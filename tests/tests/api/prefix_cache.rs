@@ -1,8 +1,8 @@
 //! Beginnings of prompts that an executor has already are not computed again, over HTTP.
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{ApiKey, Config, PrefixCache, Rights};
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_server::config::{ApiKey, Config, PrefixCache, Rights};
 use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
 use pointsman_tests::serving::{Serving, serve_demo};
 use serde_json::{Value, json};

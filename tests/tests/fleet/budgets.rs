@@ -2,8 +2,8 @@
 //! another.
 
 use anyhow::{Result, ensure};
+use pointsman_config::Config;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
-use pointsman_server::config::Config;
 use pointsman_tests::client::Client;
 use pointsman_tests::exposition::{samples, total};
 use pointsman_tests::gate::Gate;
@@ -16,7 +16,7 @@ use super::{endless, executor, get, order, over, running, second, until};
 
 /// An executor for the demo model, then others for `second`, with these shares.
 pub(super) fn weighted(config: &mut Config, weights: &[u32]) {
-    config.models.push(second());
+    config.local.models.push(second());
     let models = ["demo"].into_iter().chain(std::iter::repeat("second"));
     let executors = weights.iter().zip(models).enumerate();
     let executors = executors.map(|(at, (share_weight, model))| ExecutorConfig {
@@ -27,7 +27,7 @@ pub(super) fn weighted(config: &mut Config, weights: &[u32]) {
         },
         ..executor(&format!("e{at}"), &[model])
     });
-    config.executors = executors.collect();
+    config.local.executors = executors.collect();
 }
 
 /// Waits until the executors have these tokens per step.
@@ -110,7 +110,7 @@ async fn give_way(short: Short) -> Result<[f64; 3]> {
     let gate = Gate::default();
     let tune = |config: &mut Config| {
         weighted(config, &[1, 1, 1]);
-        config.devices[0].kv_bytes = Some(100 * BLOCK);
+        config.local.devices[0].kv_bytes = Some(100 * BLOCK);
     };
     let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;
@@ -178,8 +178,8 @@ async fn an_urgent_one_lacks_blocks(
     let gate = Gate::default();
     let tune = |config: &mut Config| {
         weighted(config, &[1, 1]);
-        config.devices[0].kv_bytes = Some(21 * BLOCK);
-        terms(&mut config.executors[0].terms);
+        config.local.devices[0].kv_bytes = Some(21 * BLOCK);
+        terms(&mut config.local.executors[0].terms);
     };
     let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;

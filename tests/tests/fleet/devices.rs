@@ -1,10 +1,11 @@
 //! Processor pools: each device has threads, KV memory and tokens per step of its own.
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{Config, JournalPlace};
 use pointsman_driver::provider::ExecutorConfig;
 use pointsman_engine::cpu::Cores;
+use pointsman_local::{DeviceConfig, Hardware};
 use pointsman_policy_cli::Verdict;
-use pointsman_server::config::{Config, DeviceConfig, Hardware, JournalPlace};
 use pointsman_tests::journal::{replay_args, replay_said};
 use pointsman_tests::serving::Serving;
 use serde_json::json;
@@ -17,13 +18,13 @@ use super::{
 
 /// The demo model on the device `cpu0` and on one of its own, and `second` on `cpu0` alone.
 fn two_pools(config: &mut Config) {
-    config.models.push(second());
-    config.devices.push(DeviceConfig {
+    config.local.models.push(second());
+    config.local.devices.push(DeviceConfig {
         kv_bytes: Some(16 << 20),
         tokens_per_step: 64,
         ..DeviceConfig::with_processors("cpu1", 2)
     });
-    config.executors = vec![
+    config.local.executors = vec![
         executor("near", &["demo"]),
         ExecutorConfig {
             device: Some("cpu1".to_owned()),
@@ -66,14 +67,14 @@ async fn a_pool_computes_on_cores_of_its_own() -> Result<()> {
     let cores: Cores = first.parse()?;
     let serving = Serving::start(|config| {
         two_pools(config);
-        config.devices[1] = DeviceConfig {
+        config.local.devices[1] = DeviceConfig {
             hardware: Hardware::Processors {
                 threads: 2,
                 cores: Some(cores),
             },
             ..DeviceConfig::with_processors("held", 2)
         };
-        config.executors[1].device = Some("held".to_owned());
+        config.local.executors[1].device = Some("held".to_owned());
     })
     .await?;
     let placed = asked(serving.client, ask("demo", json!({"device": "held"}))).await??;
@@ -109,7 +110,7 @@ fn cores_of(names: &str) -> Result<Vec<(String, String)>> {
 async fn a_pool_that_is_busy_makes_its_own_requests_wait_and_no_others() -> Result<()> {
     let serving = Serving::start(|config| {
         two_pools(config);
-        for executor in &mut config.executors {
+        for executor in &mut config.local.executors {
             executor.terms.slots = 1;
         }
     })

@@ -2,9 +2,9 @@
 //! out: when, and for how long.
 
 use anyhow::{Result, ensure};
+use pointsman_config::Config;
 use pointsman_core::Micros;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelConfig, ModelSource};
-use pointsman_server::config::Config;
 use pointsman_tests::client::Client;
 use pointsman_tests::gate::Gate;
 use pointsman_tests::liveness::{passes, strikes};
@@ -35,8 +35,8 @@ fn of_one(name: &str, slots: u32, models: &[&str]) -> ExecutorConfig {
 /// has to make way at once.
 fn drained(config: &mut Config, executors: Vec<ExecutorConfig>) {
     let third = ModelConfig::new("third", ModelSource::Path(folder()));
-    config.models.extend([second(), third]);
-    config.executors = executors;
+    config.local.models.extend([second(), third]);
+    config.local.executors = executors;
     config.core.wait(Micros(2 * HOUR.0));
     config.core.held_max = HOUR;
     set(config, "memory-aware", &json!({"model-tenure": 0}));
@@ -92,7 +92,7 @@ async fn is_refilled(needs: Needs) -> Result<bool> {
         ];
         executors[0].terms.models_max = needs.models_max;
         drained(config, executors);
-        config.devices[0].kv_bytes = Some(100 * BLOCK);
+        config.local.devices[0].kv_bytes = Some(100 * BLOCK);
     };
     let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;

@@ -1,9 +1,9 @@
 //! Executors of several models, models that are kept loaded, and limits of models.
 
 use anyhow::{Result, ensure};
+use pointsman_config::Config;
 use pointsman_core::Micros;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
-use pointsman_server::config::Config;
 use pointsman_tests::serving::{Serving, set};
 use serde_json::json;
 
@@ -13,8 +13,8 @@ use super::{
 
 /// One executor for the demo model and `second`, on these terms.
 fn shared(config: &mut Config, terms: ExecutorTerms) {
-    config.models.push(second());
-    config.executors = vec![ExecutorConfig {
+    config.local.models.push(second());
+    config.local.executors = vec![ExecutorConfig {
         terms,
         ..executor("both", &["demo", "second"])
     }];
@@ -138,8 +138,8 @@ async fn a_model_is_unloaded_after_the_delay() -> Result<()> {
 #[tokio::test]
 async fn an_executor_for_several_models_is_added_while_the_host_runs() -> Result<()> {
     let serving = Serving::start(|config| {
-        config.models.push(second());
-        config.executors.push(ExecutorConfig::new("second"));
+        config.local.models.push(second());
+        config.local.executors.push(ExecutorConfig::new("second"));
     })
     .await?;
     let client = serving.client;
@@ -194,7 +194,7 @@ async fn an_executor_for_several_models_is_added_while_the_host_runs() -> Result
 
 #[tokio::test]
 async fn a_model_has_at_most_as_many_requests_running_as_its_limit() -> Result<()> {
-    let serving = Serving::start(|config| config.models[0].running_max = Some(1)).await?;
+    let serving = Serving::start(|config| config.local.models[0].running_max = Some(1)).await?;
     let client = serving.client;
     let stream = running(client, endless("demo", json!({}))).await?;
     let waiting = asked(client, ask("demo", json!({})));

@@ -1,8 +1,9 @@
 //! Executors on pools of so many KV blocks, and requests that hold so many of them.
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{Config, PrefixCache};
 use pointsman_driver::provider::ExecutorConfig;
-use pointsman_server::config::{Config, DeviceConfig, PrefixCache};
+use pointsman_local::DeviceConfig;
 use pointsman_tests::client::{Answer, Client};
 use serde_json::{Value, json};
 use tokio::task::{self, JoinHandle};
@@ -34,8 +35,8 @@ pub(super) fn pools(config: &mut Config, blocks: &[u64]) {
             (pool, on_it)
         })
         .unzip();
-    config.devices = devices;
-    config.executors = executors;
+    config.local.devices = devices;
+    config.local.executors = executors;
 }
 
 /// A request to `model` that holds so many blocks from its prompt to its end, with hints.

@@ -2,9 +2,9 @@
 //! executor.
 
 use anyhow::{Context, Result, bail, ensure};
+use pointsman_config::{Config, JournalPlace};
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_policy_cli::Verdict;
-use pointsman_server::config::{Config, JournalPlace};
 use pointsman_tests::client::{Client, Stream};
 use pointsman_tests::gate::Gate;
 use pointsman_tests::journal::{replay_args, replay_said};
@@ -81,7 +81,7 @@ async fn replayed(serving: Serving, journal: TempDir) -> Result<()> {
 async fn an_executors_queue_starts_in_the_order_of_the_policy() -> Result<()> {
     let journal = tempfile::tempdir()?;
     let serving = last_come_first(&journal, |config| {
-        config.executors[0].terms = ExecutorTerms {
+        config.local.executors[0].terms = ExecutorTerms {
             slots: 1,
             queue: 3,
             ..ExecutorTerms::default()
@@ -106,7 +106,7 @@ async fn an_executors_queue_starts_in_the_order_of_the_policy() -> Result<()> {
 async fn requests_outside_the_queue_enter_it_in_the_order_of_the_policy() -> Result<()> {
     let journal = tempfile::tempdir()?;
     let serving = last_come_first(&journal, |config| {
-        config.executors[0].terms.slots = 1;
+        config.local.executors[0].terms.slots = 1;
         config.core.queue_max = 1;
         config.core.parking_max = 3;
     })
@@ -128,7 +128,7 @@ async fn requests_outside_the_queue_enter_it_in_the_order_of_the_policy() -> Res
 #[tokio::test]
 async fn an_executors_queue_starts_latency_critical_requests_first() -> Result<()> {
     let serving = Serving::start(|config| {
-        config.executors[0].terms = ExecutorTerms {
+        config.local.executors[0].terms = ExecutorTerms {
             slots: 1,
             queue: 2,
             ..ExecutorTerms::default()
@@ -161,7 +161,7 @@ async fn behind_a_full_queue_of_an_executor_each_overflow_says_who_is_refused() 
     for (overflow, wanted) in OVERFLOWS {
         let gate = Gate::default();
         let tune = |config: &mut Config| {
-            config.executors[0].terms = ExecutorTerms {
+            config.local.executors[0].terms = ExecutorTerms {
                 slots: 1,
                 queue: 1,
                 ..ExecutorTerms::default()

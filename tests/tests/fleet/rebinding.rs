@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{Config, JournalPlace};
 use pointsman_core::{Fact, Hook, Input, Micros};
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_journal::{Entry, JournalReader};
 use pointsman_policy_cli::Verdict;
-use pointsman_server::config::{Config, JournalPlace};
 use pointsman_tests::gate::Gate;
 use pointsman_tests::journal::{replay_args, replay_said};
 use pointsman_tests::serving::{Serving, serve_demo};

@@ -2,8 +2,9 @@
 //! those that wait.
 
 use anyhow::{Result, ensure};
+use pointsman_config::Config;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
-use pointsman_server::config::{Config, DeviceConfig};
+use pointsman_local::DeviceConfig;
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use tokio::task;
@@ -13,11 +14,11 @@ use super::{ask, asked, endless, executor, over, place, running};
 
 /// The demo model on a pool of 64 blocks of 16 tokens, and on one of many more.
 fn tight_and_wide(config: &mut Config) {
-    config.devices.push(DeviceConfig {
+    config.local.devices.push(DeviceConfig {
         kv_bytes: Some(64 * BLOCK),
         ..DeviceConfig::with_processors("cpu1", 2)
     });
-    config.executors = vec![
+    config.local.executors = vec![
         ExecutorConfig {
             device: Some("cpu1".to_owned()),
             ..executor("tight", &["demo"])
@@ -67,7 +68,7 @@ async fn executors_of_one_model_are_filled_by_their_share_of_slots_in_use() -> R
             },
             ..executor(name, &["demo"])
         };
-        config.executors = vec![of_slots("two", 2), of_slots("four", 4)];
+        config.local.executors = vec![of_slots("two", 2), of_slots("four", 4)];
         set(config, "memory-aware", &json!({"balance": "slots"}));
     })
     .await?;
@@ -92,7 +93,7 @@ async fn executors_of_one_model_are_filled_by_their_share_of_slots_in_use() -> R
 
 #[tokio::test]
 async fn streams_wait_in_the_same_queue_as_whole_answers() -> Result<()> {
-    let serving = Serving::start(|config| config.executors[0].terms.slots = 1).await?;
+    let serving = Serving::start(|config| config.local.executors[0].terms.slots = 1).await?;
     let client = serving.client;
     let first = running(client, endless("demo", json!({}))).await?;
     let mut streamed: Value = ask("demo", json!({}));

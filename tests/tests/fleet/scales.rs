@@ -1,8 +1,8 @@
 //! The order of executors by KV pressure and load, as the default policy has it.
 
 use anyhow::{Result, ensure};
+use pointsman_config::PrefixCache;
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_server::config::PrefixCache;
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::exposition::{samples, total};
@@ -113,9 +113,9 @@ async fn an_executor_that_reports_no_blocks_goes_after_all_that_do() -> Result<(
     mock.does(Conduct::Answers(1));
     let backend = backend_at("silent", mock.addr())?;
     let gate = Gate::default();
-    let tune = |config: &mut pointsman_server::config::Config| {
+    let tune = |config: &mut pointsman_config::Config| {
         pools(config, &[100, 100]);
-        for (executor, slots) in config.executors.iter_mut().zip([2, 1]) {
+        for (executor, slots) in config.local.executors.iter_mut().zip([2, 1]) {
             executor.terms.slots = slots;
         }
         config.backends.push(backend);
@@ -166,8 +166,8 @@ async fn where_none_reports_blocks_the_lesser_depth_decides_and_then_fewer_place
         mocks.push(mock);
     }
     let serving = Serving::start(|config| {
-        config.models = Vec::new();
-        config.executors = Vec::new();
+        config.local.models = Vec::new();
+        config.local.executors = Vec::new();
         config.backends = backends;
         config.http.prefix_cache = PrefixCache::Off;
         // Nobody goes back to where the same was said before.

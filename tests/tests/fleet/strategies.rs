@@ -1,9 +1,9 @@
 //! The rules by which policies choose: strategies of routing, warm and cold models, drains, sessions.
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{Config, PrefixCache};
 use pointsman_core::Micros;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
-use pointsman_server::config::{Config, PrefixCache};
 use pointsman_tests::client::{Client, Stream};
 use pointsman_tests::serving::{Serving, serve_demo, set};
 use serde_json::{Value, json};
@@ -96,8 +96,8 @@ async fn sticky_keeps_a_session_where_its_name_is_hashed_to() -> Result<()> {
 /// It drains, so that what comes waits for one round.
 async fn demo_is_warm(policies: Value) -> Result<Serving> {
     let serving = Serving::start(|config| {
-        config.models.push(second());
-        config.executors = vec![ExecutorConfig {
+        config.local.models.push(second());
+        config.local.executors = vec![ExecutorConfig {
             terms: ExecutorTerms {
                 slots: 2,
                 model_unload_delay: HOUR,
@@ -190,8 +190,8 @@ async fn waiting_outweighs_a_warm_model_in_time() -> Result<()> {
 #[tokio::test]
 async fn the_first_request_of_a_cold_model_does_not_wait_for_a_warm_one() -> Result<()> {
     let serving = Serving::start(|config| {
-        config.models.push(second());
-        config.executors = vec![ExecutorConfig {
+        config.local.models.push(second());
+        config.local.executors = vec![ExecutorConfig {
             terms: ExecutorTerms {
                 models_max: Some(1),
                 model_unload_delay: HOUR,
@@ -216,7 +216,7 @@ async fn the_first_request_of_a_cold_model_does_not_wait_for_a_warm_one() -> Res
 #[tokio::test]
 async fn an_executor_is_drained_for_a_model_that_has_no_place() -> Result<()> {
     let serving = Serving::start(|config| {
-        config.models.push(second());
+        config.local.models.push(second());
         let with = |name: &str, slots| ExecutorConfig {
             terms: ExecutorTerms {
                 slots,
@@ -225,7 +225,7 @@ async fn an_executor_is_drained_for_a_model_that_has_no_place() -> Result<()> {
             },
             ..executor(name, &["demo", "second"])
         };
-        config.executors = vec![with("wide", 3), with("narrow", 2)];
+        config.local.executors = vec![with("wide", 3), with("narrow", 2)];
         // However long the demo model took to start, it has to make way at once.
         set(config, "memory-aware", &json!({"model-tenure": 0}));
         config.core.wait(HOUR);

@@ -2,9 +2,9 @@
 //! an executor of their group.
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{Config, PrefixCache, UnnamedModel};
 use pointsman_core::Micros;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
-use pointsman_server::config::{Config, PrefixCache, UnnamedModel};
 use pointsman_tests::client::{Answer, Client};
 use pointsman_tests::gate::Gate;
 use pointsman_tests::serving::{Serving, set};
@@ -57,9 +57,9 @@ async fn decisions(serving: &Serving, gate: &Gate, bodies: [Value; 2]) -> Result
 async fn a_model_is_warm_though_no_slot_is_free_where_it_is() -> Result<()> {
     let gate = Gate::default();
     let tune = |config: &mut Config| {
-        config.models.push(second());
+        config.local.models.push(second());
         let full = of_one_slot("full", &["demo"]);
-        config.executors = vec![full, of_one_slot("free", &["demo", "second"])];
+        config.local.executors = vec![full, of_one_slot("free", &["demo", "second"])];
     };
     let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;
@@ -79,7 +79,7 @@ async fn a_request_that_names_no_model_is_never_warm() -> Result<()> {
     let gate = Gate::default();
     let tune = |config: &mut Config| {
         config.http.unnamed_model = UnnamedModel::Any;
-        config.executors = vec![of_one_slot("free", &["demo"])];
+        config.local.executors = vec![of_one_slot("free", &["demo"])];
     };
     let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;
@@ -105,10 +105,10 @@ async fn served(serving: &Serving, body: Value) -> Result<String> {
 #[tokio::test]
 async fn executors_with_equal_shares_take_turns_for_each_model_on_its_own() -> Result<()> {
     let serving = Serving::start(|config| {
-        config.models.push(second());
+        config.local.models.push(second());
         config.http.prefix_cache = PrefixCache::Off;
         let executors = ["a", "b", "c"].map(|name| executor(name, &["demo", "second"]));
-        config.executors = executors.to_vec();
+        config.local.executors = executors.to_vec();
         set(config, "memory-aware", &json!({"balance": "slots"}));
     })
     .await?;
@@ -155,7 +155,7 @@ async fn an_executor_that_joins_a_group_is_given_few_of_its_sessions_and_no_othe
             },
             ..executor(name, &["demo"])
         });
-        config.executors = executors.to_vec();
+        config.local.executors = executors.to_vec();
         // Where they were served is not asked.
         set(
             config,

@@ -1,7 +1,7 @@
 //! Requests that name no model.
 
 use anyhow::{Context, Result, ensure};
-use pointsman_server::config::{Config, UnnamedModel};
+use pointsman_config::{Config, UnnamedModel};
 use pointsman_tests::client::{chat, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
@@ -11,8 +11,8 @@ use super::{error, executor, order, over, second};
 /// The demo model and `second` on an executor each, and both on a third one.
 fn open(config: &mut Config) {
     config.http.unnamed_model = UnnamedModel::Any;
-    config.models.push(second());
-    config.executors = vec![
+    config.local.models.push(second());
+    config.local.executors = vec![
         executor("both", &["demo", "second"]),
         executor("one", &["demo"]),
         executor("two", &["second"]),
@@ -81,7 +81,7 @@ async fn a_request_without_a_model_is_refused_where_it_has_to_name_one() -> Resu
     over(by_default).await?;
     let shared = Serving::start(|config| {
         open(config);
-        config.executors.truncate(1);
+        config.local.executors.truncate(1);
     })
     .await?;
     let said =

@@ -5,7 +5,8 @@ mod executors;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_server::config::{Config, Secret};
+use pointsman_config::Config;
+use pointsman_notation::Secret;
 use pointsman_tests::client::{Answer, Client, Stream, chat, endless_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};

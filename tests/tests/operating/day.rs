@@ -7,12 +7,12 @@ use std::task::Waker;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_component::Digest;
+use pointsman_config::{Config, JournalPlace};
 use pointsman_core::Hook;
 use pointsman_driver::port::eject;
 use pointsman_lifecycle::order::orders;
 use pointsman_lifecycle::report::{ReconcilerReport, TransactionOutcome};
 use pointsman_policy_cli::Verdict;
-use pointsman_server::config::{Config, JournalPlace};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::journal::{replay_args, replay_said};
 use pointsman_tests::load::LoadGenerator;

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::TenantConfig;
 use pointsman_driver::quota::TenantLimits;
 use pointsman_lifecycle::report::{ReconcilerReport, TransactionOutcome};
-use pointsman_server::config::{Secret, TenantConfig};
+use pointsman_notation::Secret;
 use pointsman_tests::browser::{Used, shown, used};
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::load::LoadGenerator;

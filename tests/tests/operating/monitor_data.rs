@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{Config, TenantConfig};
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_driver::quota::TenantLimits;
-use pointsman_server::config::{Config, TenantConfig};
 use pointsman_tests::client::{Client, Stream, chat, endless_chat};
 use pointsman_tests::gate::Gate;
 use pointsman_tests::serving::{Serving, component, serve_demo};

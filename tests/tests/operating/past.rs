@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Parser;
+use pointsman_config::JournalPlace;
 use pointsman_core::rows::RequestClass;
 use pointsman_journal::JournalReader;
 use pointsman_policy_cli::PolicyCommand;
-use pointsman_server::config::JournalPlace;
 use pointsman_sim::fleet::{ExecutorPlan, FleetPlan, KvKeeper};
 use pointsman_sim::latency::{LatencyProfile, LinearCost};
 use pointsman_sim::measure::RunReport;

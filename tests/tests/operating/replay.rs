@@ -13,12 +13,12 @@ use std::sync::LazyLock;
 
 use anyhow::{Result, ensure};
 use pointsman_component::PolicyEngine;
+use pointsman_config::JournalPlace;
 use pointsman_core::{Hook, Reply};
 use pointsman_journal::{Entry, JournalReader, Located};
 use pointsman_policy_cli::Verdict;
 use pointsman_policy_cli::journal::{self, JournalCommand, ReplayArgs, ShowArgs};
 use pointsman_replay::{ComponentCache, Difference, Replay, ReplayTally};
-use pointsman_server::config::JournalPlace;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::journal::{Orders, Plan, Recorded, record, replay_args, replay_said};

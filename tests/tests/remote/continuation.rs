@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use pointsman_config::BackendConfig;
 use pointsman_executor::server::BrokenStreams;
-use pointsman_server::config::BackendConfig;
 use pointsman_tests::backend::{Conduct, MockBackend, coded, stream_head, token};
 use pointsman_tests::client::{Client, Stream, Streamed, streamed_chat};
 use pointsman_tests::exposition::{samples, total};
@@ -174,7 +174,7 @@ async fn engines_do_not_go_on_with_a_stream() -> Result<()> {
     let backend = going_on("bad", &bad)?;
     let serving = Serving::start(|config| {
         config.backends = vec![backend];
-        config.executors[0].terms.slots = 1;
+        config.local.executors[0].terms.slots = 1;
     });
     let serving = serving.await?;
     let client = serving.client;

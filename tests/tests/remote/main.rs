@@ -17,7 +17,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use pointsman_server::config::{BackendConfig, Config, Flags};
+use pointsman_config::{BackendConfig, Config, Flags};
 use pointsman_tests::backend::MockBackend;
 use pointsman_tests::client::Client;
 use pointsman_tests::serving::{Serving, backend_at};
@@ -50,8 +50,8 @@ async fn serving_with<const N: usize>(
     tune: impl FnOnce(&mut Config),
 ) -> Result<Serving> {
     let serving = Serving::start(|config| {
-        config.models = Vec::new();
-        config.executors = Vec::new();
+        config.local.models = Vec::new();
+        config.local.executors = Vec::new();
         config.backends = backends.to_vec();
         tune(config);
     });

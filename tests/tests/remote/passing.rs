@@ -173,8 +173,8 @@ async fn a_clients_fault_is_the_clients_to_hear() -> Result<()> {
 async fn an_engine_and_a_server_serve_one_model_side_by_side() -> Result<()> {
     let mock = MockBackend::start(&["demo"]).await?;
     let serving = serving_with([backend("elsewhere", &mock)?], |config| {
-        config.models = vec![ModelConfig::new("demo", ModelSource::Embedded)];
-        config.executors = vec![ExecutorConfig {
+        config.local.models = vec![ModelConfig::new("demo", ModelSource::Embedded)];
+        config.local.executors = vec![ExecutorConfig {
             name: Some("here".to_owned()),
             ..ExecutorConfig::new("demo")
         }];

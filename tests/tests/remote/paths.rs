@@ -85,8 +85,8 @@ async fn without_a_server_elsewhere_a_path_is_unknown() -> Result<()> {
 async fn a_model_that_only_engines_serve_is_not_passed_on() -> Result<()> {
     let mock = MockBackend::start(&["other"]).await?;
     let serving = serving_with([backend("elsewhere", &mock)?], |config| {
-        config.models = vec![ModelConfig::new("demo", ModelSource::Embedded)];
-        config.executors = vec![ExecutorConfig::new("demo")];
+        config.local.models = vec![ModelConfig::new("demo", ModelSource::Embedded)];
+        config.local.executors = vec![ExecutorConfig::new("demo")];
     });
     let serving = serving.await?;
     let body = json!({"model": "demo", "query": "text"});
@@ -100,8 +100,8 @@ async fn a_model_that_only_engines_serve_is_not_passed_on() -> Result<()> {
 async fn embeddings_of_a_model_come_from_engines_where_one_serves_it() -> Result<()> {
     let mock = MockBackend::start(&["demo", "other"]).await?;
     let serving = serving_with([backend("elsewhere", &mock)?], |config| {
-        config.models = vec![ModelConfig::new("demo", ModelSource::Embedded)];
-        config.executors = vec![ExecutorConfig::new("demo")];
+        config.local.models = vec![ModelConfig::new("demo", ModelSource::Embedded)];
+        config.local.executors = vec![ExecutorConfig::new("demo")];
     });
     let serving = serving.await?;
     let client = serving.client;

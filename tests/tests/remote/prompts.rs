@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use anyhow::{Context as _, Result, ensure};
+use pointsman_config::PrefixCache;
 use pointsman_executor::server::PromptCache;
-use pointsman_server::config::PrefixCache;
 use pointsman_tests::backend::MockBackend;
 use pointsman_tests::client::Client;
 use pointsman_tests::serving::Serving;

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{BackendConfig, JournalPlace};
 use pointsman_driver::message::Load;
 use pointsman_policy_cli::Verdict;
-use pointsman_server::config::{BackendConfig, JournalPlace};
 use pointsman_tests::backend::{Conduct, MockBackend, Seen};
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::journal::{replay_args, replay_said};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_server::config::{Config, Flags};
+use pointsman_config::{Config, Flags};
 use pointsman_server::lookup::Lookup;
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Client, streamed_chat};
@@ -83,8 +83,8 @@ async fn of_file(path: &Path) -> Result<Serving> {
     };
     let loaded = Config::load(&flags)?;
     let serving = Serving::start(|config| {
-        config.models.clear();
-        config.executors.clear();
+        config.local.models.clear();
+        config.local.executors.clear();
         config.backends = loaded.backends;
         config.flags = flags;
     });
@@ -229,8 +229,8 @@ async fn a_name_is_looked_up() -> Result<()> {
     config.server.url = format!("http://localhost:{port}").parse()?;
     config.resolve = Some(Duration::from_millis(100));
     let serving = Serving::start(|server| {
-        server.models.clear();
-        server.executors.clear();
+        server.local.models.clear();
+        server.local.executors.clear();
         server.backends = vec![config];
     });
     let serving = serving.await?;
@@ -306,8 +306,8 @@ async fn the_servers_of_a_name_come_and_go_with_its_addresses_and_no_request_is_
     config.server.url = format!("http://{}", ChangingName::NAME).parse()?;
     config.resolve = Some(Duration::from_millis(100));
     let tune = |server: &mut Config| {
-        server.models.clear();
-        server.executors.clear();
+        server.local.models.clear();
+        server.local.executors.clear();
         server.backends = vec![config];
     };
     let serving = Serving::start_with(tune, name.lookup()).await?;
@@ -366,8 +366,8 @@ async fn a_server_waits_for_as_many_executors_as_it_is_told() -> Result<()> {
     two.server.url = format!("http://{addr}").parse()?;
     let starting = tokio::spawn(Serving::start(move |config| {
         config.listen = listen;
-        config.models.clear();
-        config.executors.clear();
+        config.local.models.clear();
+        config.local.executors.clear();
         config.backends = vec![one, two];
         config.ready_executors = 2;
     }));

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::BackendConfig;
 use pointsman_http::TlsSettings;
-use pointsman_server::config::BackendConfig;
 use pointsman_tests::backend::MockBackend;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::serving::Serving;
@@ -92,8 +92,8 @@ async fn a_server_is_known_by_its_certificate_and_its_streams_share_a_connection
     // Nobody vouches for it: nothing is sent there.
     let unknown = backend_of(&url)?;
     let front = Serving::start(|config| {
-        config.models.clear();
-        config.executors.clear();
+        config.local.models.clear();
+        config.local.executors.clear();
         config.backends = vec![unknown];
     });
     let front = front.await?;

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use pointsman_config::Config;
 use pointsman_core::Micros;
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_server::config::Config;
 use pointsman_tests::client::{Answer, Client, chat, streamed_chat};
 use pointsman_tests::fate::{Death, Fate};
 use pointsman_tests::serving::{Serving, serve_demo};

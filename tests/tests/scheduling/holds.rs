@@ -2,9 +2,9 @@
 //! clock without a strike, and none fails for it.
 
 use anyhow::{Result, ensure};
+use pointsman_config::Config;
 use pointsman_core::Micros;
 use pointsman_driver::provider::ExecutorTerms;
-use pointsman_server::config::Config;
 use pointsman_tests::client::{Client, Stream, chat, endless_chat};
 use pointsman_tests::liveness::{passes, strikes};
 use pointsman_tests::serving::{Serving, holds, serve_demo};

@@ -5,10 +5,10 @@
 //! Guests that shed requests or give them up: a policy may, and its requests fail (`hostile.rs`).
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_core::Micros;
 use pointsman_lifecycle::report::{ReconcilerReport, ReloadStep, Transaction, TransactionOutcome};
 use pointsman_policy::Restored;
-use pointsman_server::config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component};

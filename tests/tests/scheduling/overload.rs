@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use pointsman_config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_core::rows::RequestClass;
-use pointsman_server::config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::{Answer, Client, chat, endless_chat};
 use pointsman_tests::overload::{FullFleet, ModelChanges, goodput};
@@ -15,7 +15,7 @@ use tokio::task;
 
 /// Leaves one slot and one place in the queue.
 fn small(config: &mut Config) {
-    config.executors[0].terms.slots = 1;
+    config.local.executors[0].terms.slots = 1;
     config.core.queue_max = 1;
     config.core.parking_max = 0;
 }
@@ -99,7 +99,7 @@ fn two_tenants(config: &mut Config) {
 
 /// Leaves so many slots, and has two tenants with a key of their name.
 fn tenants_at(config: &mut Config, slots: u32) {
-    config.executors[0].terms.slots = slots;
+    config.local.executors[0].terms.slots = slots;
     for name in ["flood", "calm"] {
         config.tenants.push(TenantConfig::new(name));
         config.keys.push(ApiKey {
@@ -349,7 +349,7 @@ async fn refused_behind_a_line(serving: &Serving) -> Result<Answer> {
 async fn a_request_that_would_wait_too_long_is_refused_at_once_by_the_measured_pace() -> Result<()>
 {
     let serving = Serving::start(|config| {
-        config.executors[0].terms.slots = 1;
+        config.local.executors[0].terms.slots = 1;
         set(
             config,
             "budget",
@@ -375,7 +375,7 @@ async fn a_request_that_would_wait_too_long_is_refused_at_once_by_the_measured_p
 /// longer than that. Returns its answer, and whether the work came to its end.
 async fn in_danger(take_slots: &str) -> Result<(Answer, bool)> {
     let serving = Serving::start(|config| {
-        config.executors[0].terms.slots = 1;
+        config.local.executors[0].terms.slots = 1;
         let terms = json!({"take-slots": take_slots, "recompute-max": 1000});
         set(config, "budget", &terms);
     })
@@ -404,7 +404,7 @@ async fn a_slot_is_taken_for_a_deadline_in_danger_and_the_work_goes_on_after_it(
 #[tokio::test]
 async fn a_small_pool_is_a_short_context() -> Result<()> {
     // There are 21 blocks of 16 tokens.
-    let serving = Serving::start(|config| config.devices[0].kv_bytes = Some(1 << 20)).await?;
+    let serving = Serving::start(|config| config.local.devices[0].kv_bytes = Some(1 << 20)).await?;
     let answer = serving.client.post("/v1/chat/completions", &long()).await?;
     ensure!(answer.status == 400, "{answer:?}");
     let error = &answer.json()?["error"];
@@ -419,7 +419,7 @@ async fn a_small_pool_is_a_short_context() -> Result<()> {
 async fn sequences_that_outgrow_the_pool_are_preempted_and_nobody_notices() -> Result<()> {
     // There are 16 blocks of 16 tokens: room for eight prompts, or for two whole answers.
     let serving =
-        Serving::start(|config| config.devices[0].kv_bytes = Some((16 * 48) << 10)).await?;
+        Serving::start(|config| config.local.devices[0].kv_bytes = Some((16 * 48) << 10)).await?;
     let alone = serving.client.chat("Count from 1 to 30.").await?.text()?;
     let mut clients = task::JoinSet::new();
     for _ in 0..8 {

@@ -4,10 +4,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use pointsman_config::{Config, JournalPlace};
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Input, RequestId};
 use pointsman_journal::{Entry, JournalReader};
-use pointsman_server::config::{Config, JournalPlace};
 use pointsman_tests::client::chat;
 use pointsman_tests::gate::Gate;
 use pointsman_tests::serving::Serving;
@@ -93,8 +93,8 @@ async fn the_first_token_of_an_urgent_request_does_not_wait_for_bulk_prompts() -
     let place = JournalPlace::Folder(journal.clone());
     let serving = Serving::start(|config| {
         config.journal.place = place;
-        config.devices[0].tokens_per_step = TOKENS_PER_STEP;
-        config.executors[0].terms.slots = 8;
+        config.local.devices[0].tokens_per_step = TOKENS_PER_STEP;
+        config.local.executors[0].terms.slots = 8;
     })
     .await?;
     let client = serving.client;
@@ -151,7 +151,7 @@ async fn a_request_joins_the_next_step_of_those_that_run_as_far_as_there_are_slo
     let gate = Gate::default();
     let tune = |config: &mut Config| {
         config.journal.place = place;
-        config.executors[0].terms.slots = 3;
+        config.local.executors[0].terms.slots = 3;
     };
     let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;

@@ -1,7 +1,7 @@
 //! What evicted sequences hold is moved to host memory and comes back from there, over HTTP.
 
 use anyhow::{Context, Result, ensure};
-use pointsman_server::config::Config;
+use pointsman_config::Config;
 use pointsman_tests::client::{Client, chat};
 use pointsman_tests::exposition::{Sample, samples};
 use pointsman_tests::serving::{Serving, set};
@@ -15,7 +15,7 @@ const BLOCK: u64 = 48 << 10;
 /// blocks of host memory. `budget` swaps whatever it can.
 async fn small(host_blocks: u64) -> Result<Serving> {
     Serving::start(|config: &mut Config| {
-        let device = &mut config.devices[0];
+        let device = &mut config.local.devices[0];
         device.kv_bytes = Some(16 * BLOCK);
         device.swap_bytes = host_blocks * BLOCK;
         set(config, "budget", &json!({"swap-from": 1}));

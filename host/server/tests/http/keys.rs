@@ -1,6 +1,6 @@
 //! Keys with rights of their own: the models that they may use, and the priorities of their requests.
 
-use pointsman_server::config::{ApiKey, Config, Rights, UnnamedModel, UsableModels};
+use pointsman_config::{ApiKey, Config, Rights, UnnamedModel, UsableModels};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 

@@ -1,11 +1,12 @@
 //! Requests that are understood, and the jobs that the driver gets of them.
 
+use pointsman_config::{ApiKey, Config, Rights};
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
 use pointsman_driver::message::Hints;
 use pointsman_executor::job::{Job, Penalties, Sampling};
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
-use pointsman_server::config::{ApiKey, Config, Rights, Secret};
+use pointsman_notation::Secret;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 

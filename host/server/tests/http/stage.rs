@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 
+use pointsman_config::{Config, Flags};
 use pointsman_core::rows::ExecutorKind;
 use pointsman_core::{Outcome, RefusedWhy};
 use pointsman_driver::catalog::{Catalog, ExecutorEntry, ModelEntry};
@@ -19,7 +20,6 @@ use pointsman_executor::job::JobState;
 use pointsman_executor::server::ServerConfig;
 use pointsman_model::files::ModelFiles;
 use pointsman_policy::PolicyStatus;
-use pointsman_server::config::{Config, Flags};
 use pointsman_text::ModelText;
 
 use pointsman_driver::metrics::Metrics;

@@ -113,7 +113,7 @@ async fn a_drained_executor_finishes_its_requests_and_others_wait_until_it_is_re
 
 #[tokio::test]
 async fn an_executor_is_added_serves_and_is_removed_with_its_model() -> Result<()> {
-    let serving = Serving::start(|config| config.executors[0].terms.slots = 1).await?;
+    let serving = Serving::start(|config| config.local.executors[0].terms.slots = 1).await?;
     let client = serving.client;
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo-model");
     let folder = std::fs::canonicalize(folder)?;
@@ -250,7 +250,7 @@ async fn an_executor_has_a_queue_of_its_own_where_it_is_given_one() -> Result<()
         queue: 2,
         ..ExecutorTerms::default()
     };
-    let serving = Serving::start(|config| config.executors[0].terms = queueing).await?;
+    let serving = Serving::start(|config| config.local.executors[0].terms = queueing).await?;
     let first = running(serving.client).await?;
     let client = serving.client;
     let waiting: Vec<_> = (0..3)
@@ -280,7 +280,7 @@ async fn a_queue_filled_to_80_percent_is_told_and_refuses_what_would_not_wait() 
         queue: 5,
         ..ExecutorTerms::default()
     };
-    let serving = Serving::start(|config| config.executors[0].terms = queueing).await?;
+    let serving = Serving::start(|config| config.local.executors[0].terms = queueing).await?;
     let client = serving.client;
     let metric = async |value: u64| -> Result<bool> {
         let metrics = String::from_utf8(client.get("/metrics").await?.body)?;
