@@ -1,5 +1,5 @@
-//! Embeds the default policies, where `cargo xtask policies` has built them, and in a release the machine code
-//! that `cargo xtask serve` and `cargo xtask dist` have made of them: each file packed.
+//! Embeds the default policies, where `cargo xtask policies` has built them, and the machine code that
+//! `cargo xtask serve`, `test` and `dist` have made of them: each file packed.
 //!
 //! Where there are no policies, what is built says so when it is run: `cargo check`, clippy and
 //! rustdoc work in a fresh clone, in which nothing can have built a guest yet.
@@ -70,12 +70,8 @@ fn policies(out: &Path, folder: &Path, files: &[PathBuf]) -> String {
     policies.collect()
 }
 
-/// The machine code of each policy; absent: there is none, or this is no release. Tests compile, whatever
-/// was made before.
+/// The machine code of each policy; absent: there is none.
 fn codes(folder: &Path) -> Option<[PathBuf; 3]> {
-    if env::var_os("PROFILE").is_none_or(|profile| profile != "release") {
-        return None;
-    }
     let files = POLICIES.map(|name| folder.join(format!("{name}.code")));
     watch(folder, &files).then_some(files)
 }

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use clap::Parser;
-use pointsman_tests::fidelity::{Fidelity, Load, Spread, of_engine, of_mocks};
+use pointsman_tests::fidelity::{Fidelity, Load, ServedModel, Spread, of_engine, of_mocks};
 
 /// Arguments of the benchmark.
 #[derive(Debug, Parser)]
@@ -18,9 +18,12 @@ struct Args {
     /// Requests in a second to the mock servers
     #[arg(long, value_name = "N", default_value_t = 15.0)]
     mock_rate: f64,
-    /// Requests in a second to the engine
+    /// Requests in a second to the engine with the demo model
     #[arg(long, value_name = "N", default_value_t = 25.0)]
     engine_rate: f64,
+    /// Requests in a second to the engine with a model of 7 million parameters
+    #[arg(long, value_name = "N", default_value_t = 2.0)]
+    dummy_rate: f64,
     /// Given by Cargo to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -42,8 +45,18 @@ async fn main() -> Result<()> {
         };
         let mocks = load(args.mock_rate);
         row("mock servers", mocks, of_mocks(mocks).await?);
-        let engine = load(args.engine_rate);
-        row("own engine", engine, of_engine(engine).await?);
+        let demo = load(args.engine_rate);
+        row(
+            "engine, demo",
+            demo,
+            of_engine(demo, ServedModel::Demo).await?,
+        );
+        let dummy = load(args.dummy_rate);
+        row(
+            "engine, 7M",
+            dummy,
+            of_engine(dummy, ServedModel::Dummy).await?,
+        );
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_config::{BackendConfig, JournalPlace};
+use pointsman_driver::provider::{ModelConfig, ModelSource};
 use pointsman_server::embedded;
 use pointsman_sim::draws::Draws;
 use pointsman_sim::latency::LatencyProfile;
@@ -59,10 +60,21 @@ pub struct Spread {
     pub p95: f64,
 }
 
+/// The model that an engine on this machine's processors serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServedModel {
+    /// The demo model, which computes a prompt in less time than its way through HTTP takes.
+    Demo,
+    /// One of 7 million parameters, random ones, which takes much longer. A byte of a prompt is a token.
+    Dummy,
+}
+
 /// Mock servers behind the gateway.
 const MOCKS: u32 = 4;
 /// Requests that each takes at once.
 const PLACES: u32 = 8;
+/// The name of every model.
+const MODEL: &str = "demo";
 
 // === impl Load ===
 
@@ -103,6 +115,31 @@ impl Asked {
             "hash_ids": [],
         });
         format!("{line}\n")
+    }
+}
+
+// === impl ServedModel ===
+
+impl ServedModel {
+    /// The place of a model of random weights, whose configuration is written into `folder`; absent: none is needed.
+    fn dummy(self, folder: &Path) -> Result<Option<ModelSource>> {
+        if self == Self::Demo {
+            return Ok(None);
+        }
+        let config = json!({
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+            "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8,
+            "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 32, "vocab_size": 512,
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
+            "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2,
+            "torch_dtype": "bfloat16",
+        });
+        let path = folder.join("config.json");
+        fs::write(&path, config.to_string())?;
+        Ok(Some(ModelSource::Dummy {
+            config: path,
+            seed: 1,
+        }))
     }
 }
 
@@ -182,7 +219,7 @@ pub async fn of_mocks(load: Load) -> Result<Fidelity> {
     let mut mocks = Vec::new();
     let mut backends = Vec::new();
     for _ in 0..MOCKS {
-        let mock = MockBackend::start(&["demo"]).await?;
+        let mock = MockBackend::start(&[MODEL]).await?;
         mock.does(Conduct::Paced(pace));
         let mut backend = BackendConfig::new(mock.url().parse()?);
         backend.terms.slots = PLACES;
@@ -222,15 +259,22 @@ pub async fn of_mocks(load: Load) -> Result<Fidelity> {
 ///
 /// # Errors
 /// If a request fails.
-pub async fn of_engine(load: Load) -> Result<Fidelity> {
+pub async fn of_engine(load: Load, model: ServedModel) -> Result<Fidelity> {
     let folder = tempfile::tempdir()?;
-    let place = folder.path().to_owned();
-    let serving =
-        Serving::start(|config| config.journal.place = JournalPlace::Folder(place)).await?;
+    let dummy = model.dummy(folder.path())?;
+    let place = folder.path().join("journal");
+    let journal = place.clone();
+    let serving = Serving::start(|config| {
+        config.journal.place = JournalPlace::Folder(place);
+        if let Some(source) = dummy {
+            config.local.models = vec![ModelConfig::new(MODEL, source)];
+        }
+    })
+    .await?;
     let all = load.draw(60.0, 24.0);
     let measured = Spread::of(ask_all(serving.client, &all).await?);
     serving.server.stop().await?;
-    let report = past(folder.path())?;
+    let report = past(&journal)?;
     Ok(Fidelity {
         measured,
         simulated: Spread::of_report(&report["journal"]["simulated"])?,

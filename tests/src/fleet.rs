@@ -8,7 +8,7 @@ use pointsman_core::{
 };
 use pointsman_policy::{Patience, PolicyHost, PolicySource, start};
 use pointsman_sim::{EngineProfile, World};
-use pointsman_testkit::Flavour;
+use pointsman_testkit::{Flavour, component};
 use serde_json::{Map, Value};
 
 /// The default policies, with the hooks of each.
@@ -24,20 +24,17 @@ pub const DEFAULTS: [(&str, &[Hook]); 3] = [
 /// # Errors
 /// If the component is missing, or the host refuses it.
 pub fn load(engine: &PolicyEngine, name: &str) -> Result<PolicyComponent> {
-    let path = pointsman_testkit::component::component_path(name);
-    let bytes = std::fs::read(&path)
-        .with_context(|| format!("{}: run `cargo xtask policies` first", path.display()))?;
-    PolicyComponent::load(engine, &bytes).with_context(|| format!("loading {}", path.display()))
+    Ok(component::load(engine, &component::component_path(name))?)
 }
 
-/// The default policies as shipped. Each component is compiled once.
+/// The default policies as shipped.
 #[derive(Debug)]
 pub struct Defaults {
     components: Vec<PolicyComponent>,
 }
 
 impl Defaults {
-    /// Compiles the components.
+    /// Loads the components.
     ///
     /// # Errors
     /// If a component is missing, or the host refuses it.

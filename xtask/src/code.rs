@@ -1,5 +1,5 @@
-//! Machine code of the default policies, which a release of the server has in itself, so that its first start is as
-//! quick as any other.
+//! Machine code of the default policies, which the server has in itself, so that its first start is as quick as any
+//! other. Tests start hundreds.
 
 use std::fs;
 use std::path::Path;
@@ -15,11 +15,21 @@ use crate::workspace::Workspace;
 /// The package and the program that makes the code.
 const COMPILER: (&str, &str) = ("pointsman-component", "pointsman-precompile");
 
+/// The build that the compiler is a part of. It is of the same crates with the same features as what is built
+/// afterwards, so that nothing is built twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// The release of the server.
+    Release,
+    /// The tests of the workspace.
+    Tests,
+}
+
 /// Makes `<target>/policies/code/NAME.code` of each component, unless it is newer than the component and the
 /// compiler.
-pub(crate) fn make(workspace: &Workspace, names: &[&str]) -> Result<()> {
-    process::run(&mut build(workspace))?;
-    let compiler = workspace.target.join("release").join(COMPILER.1);
+pub(crate) fn make(workspace: &Workspace, names: &[&str], build: Build) -> Result<()> {
+    process::run(&mut build.command(workspace))?;
+    let compiler = workspace.target.join(build.folder()).join(COMPILER.1);
     let policies = workspace.target.join("policies");
     let folder = policies.join("code");
     fs::create_dir_all(&folder)?;
@@ -38,16 +48,33 @@ pub(crate) fn make(workspace: &Workspace, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The command that builds the compiler, of the same crates with the same features as the server: that one is
-/// named, too.
-fn build(workspace: &Workspace) -> Command {
-    let mut command = process::cargo(&workspace.root);
-    command.args(["build", "--release", "--package", PACKAGE]);
-    command.args(["--package", COMPILER.0, "--bin", COMPILER.1]);
-    if workspace.is_locked() {
-        command.arg("--locked");
+impl Build {
+    /// The command that builds the compiler.
+    fn command(self, workspace: &Workspace) -> Command {
+        let mut command = process::cargo(&workspace.root);
+        match self {
+            Self::Release => {
+                command.args(["build", "--release", "--package", PACKAGE]);
+                command.args(["--package", COMPILER.0]);
+            }
+            Self::Tests => {
+                command.args(["build", "--workspace"]);
+            }
+        }
+        command.args(["--bin", COMPILER.1]);
+        if workspace.is_locked() {
+            command.arg("--locked");
+        }
+        command
     }
-    command
+
+    /// The folder of what is built, in the target folder.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Tests => "debug",
+        }
+    }
 }
 
 /// Returns whether a file is there and newer than all `others`.

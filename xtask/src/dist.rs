@@ -23,7 +23,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest as _, Sha256};
 
 use crate::apt;
-use crate::code;
+use crate::code::{self, Build};
 use crate::policies;
 use crate::process;
 use crate::serve::{DEFAULTS, PACKAGE};
@@ -58,7 +58,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let programs = ["dpkg-deb", "tar", "gzip", "objcopy"];
     apt::provide(&programs, &["dpkg", "tar", "gzip", "binutils"])?;
     policies::build_named(workspace, &DEFAULTS)?;
-    code::make(workspace, &DEFAULTS)?;
+    code::make(workspace, &DEFAULTS, Build::Release)?;
     let mut build = process::cargo(&workspace.root);
     process::run(build.args([
         "build",

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::code;
+use crate::code::{self, Build};
 use crate::policies;
 use crate::process;
 use crate::workspace::Workspace;
@@ -31,7 +31,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     println!(
         "serve: step 2 of 3: their machine code; the first time the compiler for it takes some minutes to build"
     );
-    code::make(workspace, &DEFAULTS)?;
+    code::make(workspace, &DEFAULTS, Build::Release)?;
     println!("serve: step 3 of 3: the server, in release; the first time this takes some minutes");
     process::replace(&mut command(workspace, args)?)
 }

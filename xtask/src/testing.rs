@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::apt;
 use crate::cli::{Extra, Guests, Test};
+use crate::code::{self, Build};
 use crate::device;
 use crate::kernels;
 use crate::llama_cpp;
@@ -13,6 +14,7 @@ use crate::node;
 use crate::policies;
 use crate::process;
 use crate::python;
+use crate::serve::DEFAULTS;
 use crate::workspace::Workspace;
 
 /// The requirements of the frameworks that some programs of clients are built on.
@@ -41,6 +43,7 @@ pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
         Guests::Build => {
             policies::build_all(workspace)?;
             kernels::check(workspace)?;
+            code::make(workspace, &DEFAULTS, Build::Tests)?;
         }
         Guests::AsTheyAre => {}
     }

@@ -10,10 +10,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pointsman_component::{
-    EngineError, Fault, Limits, LoadError, PolicyComponent, PolicyEngine, WasmInstance,
+    CompileCache, EngineError, Fault, Limits, LoadError, PolicyComponent, PolicyEngine,
+    WasmInstance,
 };
 use pointsman_policy::PolicySource;
 use serde_json::{Map, Value};
+
+/// The folder for machine code, beside the components.
+const COMPILED: &str = "compiled";
 
 /// A reason why there is no component.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +105,12 @@ pub(crate) fn source(component: &PolicyComponent, settings: &Map<String, Value>)
     PolicySource::component(component, settings, Limits::default())
 }
 
-fn load(engine: &PolicyEngine, path: &Path) -> Result<PolicyComponent, ComponentError> {
+/// Loads the component at `path`. Its machine code is kept in a folder beside it, so that of all tests and runs the
+/// first one compiles it.
+///
+/// # Errors
+/// If there is no such component, or it is no policy.
+pub fn load(engine: &PolicyEngine, path: &Path) -> Result<PolicyComponent, ComponentError> {
     let bytes = fs::read(path).map_err(|error| {
         if error.kind() == std::io::ErrorKind::NotFound {
             ComponentError::Missing(path.to_owned())
@@ -109,8 +118,11 @@ fn load(engine: &PolicyEngine, path: &Path) -> Result<PolicyComponent, Component
             ComponentError::Read(path.to_owned(), error)
         }
     })?;
-    PolicyComponent::load(engine, &bytes)
-        .map_err(|error| ComponentError::Load(path.to_owned(), error))
+    let loaded = match CompileCache::open(&path.with_file_name(COMPILED)) {
+        Ok(cache) => PolicyComponent::load_kept(engine, &bytes, &cache).map(|(loaded, _)| loaded),
+        Err(_) => PolicyComponent::load(engine, &bytes),
+    };
+    loaded.map_err(|error| ComponentError::Load(path.to_owned(), error))
 }
 
 #[cfg(test)]
