@@ -106,7 +106,7 @@ pub struct Config {
     /// The time that running requests have once shutdown has begun. Default `30s`.
     pub drain: Duration,
     /// The folder of everything that outlives the server; absent: nothing outlives it. The caller
-    /// chooses one where neither file nor flag does: [`pointsman_state::default_folder`].
+    /// chooses one where neither file nor flag does: `pointsman_state::default_folder`.
     pub state_folder: Option<PathBuf>,
     /// The need of that folder.
     pub state: StateNeed,
