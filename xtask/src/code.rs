@@ -14,6 +14,8 @@ use crate::workspace::Workspace;
 
 /// The package and the program that makes the code.
 const COMPILER: (&str, &str) = ("pointsman-component", "pointsman-precompile");
+/// The test of that program.
+const TEST: &str = "precompile";
 
 /// The build that the compiler is a part of. It is of the same crates with the same features as what is built
 /// afterwards, so that nothing is built twice.
@@ -55,13 +57,11 @@ impl Build {
         match self {
             Self::Release => {
                 command.args(["build", "--release", "--package", PACKAGE]);
-                command.args(["--package", COMPILER.0]);
+                command.args(["--package", COMPILER.0, "--bin", COMPILER.1])
             }
-            Self::Tests => {
-                command.args(["build", "--workspace"]);
-            }
-        }
-        command.args(["--bin", COMPILER.1]);
+            // Built by itself it would lack the features that only tests ask for.
+            Self::Tests => command.args(["test", "--workspace", "--no-run", "--test", TEST]),
+        };
         if workspace.is_locked() {
             command.arg("--locked");
         }
