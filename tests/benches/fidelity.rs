@@ -4,25 +4,25 @@
 
 use anyhow::Result;
 use clap::Parser;
-use pointsman_tests::fidelity::{Fidelity, Load, ServedModel, Spread, of_engine, of_mocks};
+use pointsman_tests::fidelity::{EngineModel, Fidelity, Load, Spread, of_engine, of_mocks};
 
 /// Arguments of the benchmark.
 #[derive(Debug, Parser)]
 struct Args {
     /// Requests of each run
-    #[arg(long, value_name = "N", default_value_t = 1500)]
+    #[arg(long, value_name = "N", default_value_t = 200)]
     requests: u32,
     /// Runs of each kind, each with the next seed
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 2)]
     runs: u32,
     /// Requests in a second to the mock servers
     #[arg(long, value_name = "N", default_value_t = 15.0)]
     mock_rate: f64,
     /// Requests in a second to the engine with the demo model
-    #[arg(long, value_name = "N", default_value_t = 25.0)]
+    #[arg(long, value_name = "N", default_value_t = 4.0)]
     engine_rate: f64,
     /// Requests in a second to the engine with a model of 7 million parameters
-    #[arg(long, value_name = "N", default_value_t = 2.0)]
+    #[arg(long, value_name = "N", default_value_t = 0.7)]
     dummy_rate: f64,
     /// Given by Cargo to every benchmark
     #[arg(long, hide = true)]
@@ -49,13 +49,13 @@ async fn main() -> Result<()> {
         row(
             "engine, demo",
             demo,
-            of_engine(demo, ServedModel::Demo).await?,
+            of_engine(demo, EngineModel::Demo).await?,
         );
         let dummy = load(args.dummy_rate);
         row(
             "engine, 7M",
             dummy,
-            of_engine(dummy, ServedModel::Dummy).await?,
+            of_engine(dummy, EngineModel::Dummy).await?,
         );
     }
     Ok(())

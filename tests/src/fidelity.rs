@@ -40,6 +40,7 @@ pub struct Load {
 /// A request, and the time at which it comes.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
+    number: u32,
     after: Duration,
     prompt_tokens: u32,
     output_tokens: u32,
@@ -62,7 +63,7 @@ pub struct Spread {
 
 /// The model that an engine on this machine's processors serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServedModel {
+pub enum EngineModel {
     /// The demo model, which computes a prompt in less time than its way through HTTP takes.
     Demo,
     /// One of 7 million parameters, random ones, which takes much longer. A byte of a prompt is a token.
@@ -83,10 +84,11 @@ impl Load {
     fn draw(self, prompt_tokens: f64, output_tokens: f64) -> Vec<Asked> {
         let mut draws = Draws::new(self.seed);
         let mut after = Duration::ZERO;
-        let asked = |_| {
+        let asked = |number| {
             after += Duration::from_secs_f64(draws.exponential(1.0 / self.rate));
             let mut length = |mean: f64| whole_at_least(mean * (0.5 + draws.unit()), 1);
             Asked {
+                number,
                 after,
                 prompt_tokens: length(prompt_tokens),
                 output_tokens: length(output_tokens),
@@ -99,9 +101,11 @@ impl Load {
 // === impl Asked ===
 
 impl Asked {
-    /// The request as a client sends it: a word for each token of the prompt.
+    /// The request as a client sends it: a word for each token of the prompt. The first is no other request's, so that
+    /// nothing of the prompt is cached.
     fn body(self) -> Value {
-        let mut body = streamed_chat("word ".repeat(self.prompt_tokens as usize).trim_end());
+        let others = " word".repeat(self.prompt_tokens.saturating_sub(1) as usize);
+        let mut body = streamed_chat(&format!("{}{others}", self.number));
         body["max_tokens"] = self.output_tokens.into();
         body
     }
@@ -118,9 +122,9 @@ impl Asked {
     }
 }
 
-// === impl ServedModel ===
+// === impl EngineModel ===
 
-impl ServedModel {
+impl EngineModel {
     /// The place of a model of random weights, whose configuration is written into `folder`; absent: none is needed.
     fn dummy(self, folder: &Path) -> Result<Option<ModelSource>> {
         if self == Self::Demo {
@@ -259,7 +263,7 @@ pub async fn of_mocks(load: Load) -> Result<Fidelity> {
 ///
 /// # Errors
 /// If a request fails.
-pub async fn of_engine(load: Load, model: ServedModel) -> Result<Fidelity> {
+pub async fn of_engine(load: Load, model: EngineModel) -> Result<Fidelity> {
     let folder = tempfile::tempdir()?;
     let dummy = model.dummy(folder.path())?;
     let place = folder.path().join("journal");

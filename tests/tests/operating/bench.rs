@@ -7,7 +7,7 @@ use pointsman_component::PolicyEngine;
 use pointsman_testkit::Flavour;
 use pointsman_tests::decide::{Case, measure, measure_swap};
 use pointsman_tests::engine::demo_model;
-use pointsman_tests::fidelity::{Fidelity, Load as FidelityLoad, ServedModel, of_engine, of_mocks};
+use pointsman_tests::fidelity::{EngineModel, Fidelity, Load as FidelityLoad, of_engine, of_mocks};
 use pointsman_tests::fleet::Defaults;
 use pointsman_tests::gateway::{Arrivals, Load, StampServer, measure as measure_gateway};
 use pointsman_tests::{engine, journal, reload};
@@ -63,12 +63,12 @@ async fn the_fidelity_benchmark_runs() {
         mocks.measured.p50 >= 80.0 && mocks.simulated.p50 >= 80.0,
         "{mocks:?}"
     );
-    let engine = of_engine(load, ServedModel::Demo).await.unwrap();
+    let engine = of_engine(load, EngineModel::Demo).await.unwrap();
     let few = FidelityLoad {
         requests: 4,
         ..load
     };
-    let slower = of_engine(few, ServedModel::Dummy).await.unwrap();
+    let slower = of_engine(few, EngineModel::Dummy).await.unwrap();
     for Fidelity {
         measured,
         simulated,
