@@ -44,8 +44,13 @@ pub struct Architecture {
     layers: u32,
     heads: u32,
     head_dim: u32,
+    /// Tokens that it knows.
+    vocab: u32,
     is_tied: bool,
 }
+
+/// Tokens that Llama 3 knows.
+const LLAMA_3_VOCAB: u32 = 128_256;
 
 /// A model for trying the benchmark.
 pub const TINY: Architecture = Architecture {
@@ -55,6 +60,20 @@ pub const TINY: Architecture = Architecture {
     layers: 1,
     heads: 8,
     head_dim: 16,
+    vocab: LLAMA_3_VOCAB,
+    is_tied: true,
+};
+
+/// A model of 7 million parameters, which processors compute in some hundred milliseconds where a prompt has as many
+/// tokens.
+pub const SMALL: Architecture = Architecture {
+    name: "7M",
+    hidden: 256,
+    inner: 704,
+    layers: 8,
+    heads: 8,
+    head_dim: 32,
+    vocab: 512,
     is_tied: true,
 };
 
@@ -67,6 +86,7 @@ pub const ARCHITECTURES: [Architecture; 2] = [
         layers: 16,
         heads: 32,
         head_dim: 64,
+        vocab: LLAMA_3_VOCAB,
         is_tied: true,
     },
     Architecture {
@@ -76,6 +96,7 @@ pub const ARCHITECTURES: [Architecture; 2] = [
         layers: 32,
         heads: 32,
         head_dim: 128,
+        vocab: LLAMA_3_VOCAB,
         is_tied: false,
     },
 ];
@@ -114,7 +135,7 @@ impl Architecture {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
             "hidden_size": self.hidden, "intermediate_size": self.inner,
             "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
-            "num_key_value_heads": 8, "head_dim": self.head_dim, "vocab_size": 128_256,
+            "num_key_value_heads": 8, "head_dim": self.head_dim, "vocab_size": self.vocab,
             "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
             "tie_word_embeddings": self.is_tied, "bos_token_id": 1, "eos_token_id": 2,
             "torch_dtype": "bfloat16",

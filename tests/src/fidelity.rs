@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::backend::{Conduct, MockBackend, Pace};
 use crate::client::{Client, streamed_chat};
+use crate::cuda::SMALL;
 use crate::decide::quantile;
 use crate::serving::Serving;
 use crate::simulated;
@@ -130,18 +131,8 @@ impl EngineModel {
         if self == Self::Demo {
             return Ok(None);
         }
-        let config = json!({
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-            "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8,
-            "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 32, "vocab_size": 512,
-            "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
-            "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2,
-            "torch_dtype": "bfloat16",
-        });
-        let path = folder.join("config.json");
-        fs::write(&path, config.to_string())?;
         Ok(Some(ModelSource::Dummy {
-            config: path,
+            config: SMALL.write(folder)?,
             seed: 1,
         }))
     }

@@ -189,6 +189,21 @@ impl PolicyComponent {
         Self::load_by(engine, bytes, cache, |_digest| compile(engine, bytes))
     }
 
+    /// Loads `bytes` as [`Self::load_kept`] does where there is a cache, and compiles them where there is none.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_with(
+        engine: &PolicyEngine,
+        bytes: &[u8],
+        cache: Option<&CompileCache>,
+    ) -> Result<Self, LoadError> {
+        match cache {
+            Some(cache) => Ok(Self::load_kept(engine, bytes, cache)?.0),
+            None => Self::load(engine, bytes),
+        }
+    }
+
     /// Loads `bytes` from `cache`, or else by `compile`, and keeps what that makes.
     fn load_by(
         engine: &PolicyEngine,

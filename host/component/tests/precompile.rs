@@ -40,11 +40,11 @@ fn what_it_cannot_do_is_said_and_nothing_is_written() {
         said,
         "pointsman-precompile: name a component, and the file for its code\n"
     );
-    let missing = format!("pointsman-precompile: {}: ", component.display());
+    let about = format!("pointsman-precompile: {}: ", component.display());
     let said = refused(&[&component, &code]);
-    assert!(said.starts_with(&missing), "{said}");
+    assert!(said.starts_with(&about), "{said}");
     fs::write(&component, "text").unwrap();
     let said = refused(&[&component, &code]);
-    assert!(said.starts_with(&missing), "{said}");
+    assert!(said.starts_with(&about), "{said}");
     assert!(!code.exists());
 }

@@ -49,10 +49,7 @@ impl ComponentCache {
         if let Some(component) = components().get(&digest) {
             return Ok(component.clone());
         }
-        let component = match &self.code {
-            Some(kept) => PolicyComponent::load_kept(&self.engine, code, kept)?.0,
-            None => PolicyComponent::load(&self.engine, code)?,
-        };
+        let component = PolicyComponent::load_with(&self.engine, code, self.code.as_ref())?;
         let mut components = components();
         if components.len() >= COMPONENTS_MAX {
             components.clear();

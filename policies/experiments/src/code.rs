@@ -32,10 +32,7 @@ impl KeptCode {
     /// # Errors
     /// If the bytes are no policy.
     pub fn load(&self, engine: &PolicyEngine, bytes: &[u8]) -> Result<PolicyComponent, LoadError> {
-        match &self.0 {
-            Some(cache) => Ok(PolicyComponent::load_kept(engine, bytes, cache)?.0),
-            None => PolicyComponent::load(engine, bytes),
-        }
+        PolicyComponent::load_with(engine, bytes, self.0.as_ref())
     }
 
     /// Loads a default policy, by the code that was made ahead where it can be used.

@@ -118,11 +118,9 @@ pub fn load(engine: &PolicyEngine, path: &Path) -> Result<PolicyComponent, Compo
             ComponentError::Read(path.to_owned(), error)
         }
     })?;
-    let loaded = match CompileCache::open(&path.with_file_name(COMPILED)) {
-        Ok(cache) => PolicyComponent::load_kept(engine, &bytes, &cache).map(|(loaded, _)| loaded),
-        Err(_) => PolicyComponent::load(engine, &bytes),
-    };
-    loaded.map_err(|error| ComponentError::Load(path.to_owned(), error))
+    let cache = CompileCache::open(&path.with_file_name(COMPILED)).ok();
+    PolicyComponent::load_with(engine, &bytes, cache.as_ref())
+        .map_err(|error| ComponentError::Load(path.to_owned(), error))
 }
 
 #[cfg(test)]

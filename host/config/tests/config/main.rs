@@ -1,7 +1,7 @@
 //! The configurations that are taken (here) and refused (`refused`), durations (`durations`), and
 //! the example (`example`).
 
-// Without a model in the binary the defaults are refused, see `config::validate::models`.
+// Without a model in the binary the defaults are refused, see `validate::models`.
 #![cfg(feature = "demo-model")]
 #![expect(
     clippy::unwrap_used,
