@@ -16,6 +16,7 @@ use pointsman_sdk::wire::types::Overlap;
 use pointsman_sdk::{Case, Executor, Fleet};
 
 use crate::settings::Settings;
+use crate::waits::Waits;
 
 /// The part of one prompt that an executor is spared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,16 +27,26 @@ pub(crate) struct Credit {
 }
 
 /// The load of an executor, whatever the request; in permille of blocks.
-pub(crate) fn load(settings: &Settings, fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
-    let prefill = pending(settings, fleet, executor);
+pub(crate) fn load(
+    settings: &Settings,
+    waits: &Waits,
+    fleet: Fleet<'_>,
+    executor: &Executor<'_>,
+) -> u64 {
+    let prefill = pending(settings, waits, fleet, executor);
     loaded(settings, fleet, executor, prefill)
 }
 
 /// The cost of a request on an executor, in permille of blocks.
-pub(crate) fn cost(settings: &Settings, case: &Case<'_>, executor: &Executor<'_>) -> u64 {
+pub(crate) fn cost(
+    settings: &Settings,
+    waits: &Waits,
+    case: &Case<'_>,
+    executor: &Executor<'_>,
+) -> u64 {
     let credit = Credit::of(settings, case, executor).permille;
     let prompt = in_blocks(settings, executor, u64::from(case.request.prompt_tokens));
-    let pending = pending(settings, case.fleet, executor);
+    let pending = pending(settings, waits, case.fleet, executor);
     let prefill = pending.saturating_add(prompt).saturating_sub(credit);
     let stalled = case.fleet.depth(executor) * u64::from(settings.stall_cost);
     let stall = prompt.saturating_sub(credit).saturating_mul(stalled) / 1000;
@@ -53,11 +64,16 @@ fn loaded(settings: &Settings, fleet: Fleet<'_>, executor: &Executor<'_>, prefil
         .saturating_add(active.saturating_mul(u64::from(settings.active_cost)))
 }
 
-/// The prompts placed on an executor that are still to be prefilled.
-fn pending(settings: &Settings, fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
+/// The part of the prompts pending on an executor that a prompt placed there waits for.
+fn pending(settings: &Settings, waits: &Waits, fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
+    let blocks = in_blocks(settings, executor, pending_tokens(fleet, executor));
+    blocks.saturating_mul(u64::from(waits.weight_permille(executor))) / 1000
+}
+
+/// Tokens of the prompts placed on an executor that are still to be prefilled.
+pub(crate) fn pending_tokens(fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
     let placed = fleet.placed.counts(executor).prefill_tokens;
-    let tokens = executor.load.prefill_tokens_pending.saturating_add(placed);
-    in_blocks(settings, executor, tokens)
+    executor.load.prefill_tokens_pending.saturating_add(placed)
 }
 
 /// Tokens in an executor's blocks.

@@ -8,6 +8,7 @@ use pointsman_sdk::{Executor, Place};
 use crate::credit::{self, Credit};
 use crate::rank::Pool;
 use crate::search::{Hurdle, Lead, MayLook, Search, Why};
+use crate::waits::WHOLE_PERMILLE;
 
 /// Lists the executors in attach order. The cost of one is its place in the order of choice; those
 /// that cannot take the request all come after.
@@ -71,23 +72,27 @@ fn eligible(search: &Search<'_>, place: &Place<'_>, lead: &Lead<'_>) -> String {
     };
     let load = executor.load;
     let slots = format!("{}/{} slots", load.slots_used, executor.info.slots_total);
-    let settings = search.settings;
+    let (settings, waits) = (search.settings, &search.policy.waits);
     let memory = match Pool::of(case.fleet, executor) {
         Some(pool) => format!(
             "tier {} ({} permille), load {} blocks, {} blocks free",
             settings.tier(pool.permille()),
             pool.permille(),
-            credit::load(settings, case.fleet, executor) / 1000,
+            credit::load(settings, waits, case.fleet, executor) / 1000,
             pool.free
         ),
         None => "no paged KV".to_owned(),
+    };
+    let pending = match waits.weight_permille(executor) {
+        WHOLE_PERMILLE => String::new(),
+        weight => format!("; pending prefill counts {weight} permille"),
     };
     let overlap = match Credit::of(settings, case, executor).tokens {
         0 => String::new(),
         tokens => format!("; holds {tokens} tokens of the prompt"),
     };
     format!(
-        "{why}{}; {slots}, depth {}; {memory}; {} placed{overlap}",
+        "{why}{}; {slots}, depth {}; {memory}{pending}; {} placed{overlap}",
         seated(executor, place.seat),
         executor.depth(),
         load.placed_total

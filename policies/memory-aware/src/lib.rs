@@ -22,6 +22,7 @@ mod roster;
 mod search;
 mod settings;
 mod shares;
+mod waits;
 
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::routing::Verdict;
@@ -39,6 +40,7 @@ use roster::Roster;
 use search::{Blocked, Lack, MayLook, Search};
 pub use settings::{Balance, ColdModels, GroupHint, Rendezvous, Settings};
 use shares::Shares;
+use waits::Waits;
 
 /// A policy that prefers executors with room in their KV pools.
 #[derive(Debug)]
@@ -49,6 +51,7 @@ pub struct MemoryAware {
     ranking: Ranking<Rank>,
     roster: Roster,
     shares: Shares,
+    waits: Waits,
     /// Executors kept free, as of the last `observe`.
     drains: Drains,
     /// Requests found since then to have no place.
@@ -67,7 +70,7 @@ impl Policy for MemoryAware {
                       tenants beyond their share leave slots free."
                 .into(),
             reasons: Reason::texts(),
-            state_version: 2,
+            state_version: 3,
         }
     }
 
@@ -83,6 +86,7 @@ impl Policy for MemoryAware {
             ranking: Ranking::default(),
             roster: Roster::default(),
             shares: Shares::default(),
+            waits: Waits::default(),
             drains: Drains::default(),
             known: Known::default(),
         })
@@ -98,6 +102,7 @@ impl Policy for MemoryAware {
 
     fn changed(&mut self, mirror: &Mirror, change: &Change) {
         self.roster.note(mirror, change);
+        self.waits.changed(change);
         if let Change::Tenant(row) = change {
             self.shares.changed(mirror.now(), row);
         }
@@ -115,12 +120,14 @@ impl Policy for MemoryAware {
 
     fn snapshot(&self) -> Vec<u8> {
         let mut state = self.shares.snapshot();
+        state.extend(self.waits.snapshot());
         state.extend(self.turns.snapshot());
         state
     }
 
     fn restore(&mut self, mut state: &[u8]) -> Result<(), String> {
         self.shares = Shares::restore(&mut state)?;
+        self.waits = Waits::restore(&mut state)?;
         self.turns = Turns::restore(state)?;
         Ok(())
     }
@@ -129,9 +136,12 @@ impl Policy for MemoryAware {
 impl ExecutorIndex for MemoryAware {
     fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]) {
         let Self {
-            ranking, settings, ..
+            ranking,
+            settings,
+            waits,
+            ..
         } = self;
-        ranking.update(fleet, executors, |place| Rank::of(settings, place));
+        ranking.update(fleet, executors, |place| Rank::of(settings, waits, place));
     }
 
     fn reach(&self) -> Reach {
@@ -144,7 +154,10 @@ impl ExecutorIndex for MemoryAware {
 
 impl Router for MemoryAware {
     /// A session is hashed to an executor by its name.
-    const NEEDS: Feed = Feed::FIT.union(Feed::NAMES).union(Feed::TENANTS);
+    const NEEDS: Feed = Feed::FIT
+        .union(Feed::NAMES)
+        .union(Feed::TENANTS)
+        .union(Feed::COMPLETED);
 
     const UNKNOWN: u16 = Reason::Unknown.index();
 
@@ -185,6 +198,7 @@ impl Router for MemoryAware {
 
     fn picked(&mut self, case: &Case<'_>, pick: &Pick) {
         self.known.placed();
+        self.waits.picked(case, pick);
         self.turns.took(case.request.model, pick.executors[0]);
     }
 

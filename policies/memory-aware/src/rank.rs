@@ -6,6 +6,7 @@ use pointsman_sdk::{Executor, Fleet, Place, Readiness, Seat};
 
 use crate::credit;
 use crate::settings::{Balance, Settings};
+use crate::waits::Waits;
 
 /// The order of executors; the least is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,16 +66,16 @@ pub(crate) struct Pool {
 
 impl Rank {
     #[inline]
-    pub(crate) fn of(settings: &Settings, place: &Place<'_>) -> Self {
+    pub(crate) fn of(settings: &Settings, waits: &Waits, place: &Place<'_>) -> Self {
         let Readiness { degraded, seat } = place.readiness();
         let (tier, load) = match settings.balance {
             Balance::Slots => (0, Load::Slots(Share::of(place))),
             Balance::Memory => match Pool::of(place.fleet, &place.executor) {
                 Some(pool) => (
                     settings.tier(pool.permille()),
-                    Load::memory(settings, place, pool.free, pool.block_bytes),
+                    Load::memory(settings, waits, place, pool.free, pool.block_bytes),
                 ),
-                None => (UNPAGED, Load::memory(settings, place, 0, 0)),
+                None => (UNPAGED, Load::memory(settings, waits, place, 0, 0)),
             },
         };
         Self {
@@ -92,9 +93,15 @@ impl Rank {
 
 impl Load {
     #[inline]
-    fn memory(settings: &Settings, place: &Place<'_>, blocks_free: u64, block_bytes: u64) -> Self {
+    fn memory(
+        settings: &Settings,
+        waits: &Waits,
+        place: &Place<'_>,
+        blocks_free: u64,
+        block_bytes: u64,
+    ) -> Self {
         Self::Memory {
-            load: credit::load(settings, place.fleet, &place.executor),
+            load: credit::load(settings, waits, place.fleet, &place.executor),
             depth: place.depth(),
             blocks_free: Reverse(blocks_free),
             bytes_free: Reverse(blocks_free.saturating_mul(block_bytes)),

@@ -249,7 +249,7 @@ impl<'a> Search<'a> {
     #[inline]
     pub(crate) fn key(&self, place: &Place<'_>) -> (Rank, Turn, usize) {
         let executor = &place.executor;
-        let rank = Rank::of(self.settings, place);
+        let rank = Rank::of(self.settings, &self.policy.waits, place);
         let turn = Turn::of(executor.id(), self.last());
         (rank, turn, executor.position)
     }

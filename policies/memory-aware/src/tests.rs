@@ -6,6 +6,7 @@ mod held;
 mod indexed;
 mod overlap;
 mod shares;
+mod waits;
 
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load, request};

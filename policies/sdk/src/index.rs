@@ -79,6 +79,7 @@ impl Touched {
     pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
         match change {
             Change::Load(load) => self.executors.push(load.id),
+            Change::Completed(completion) => self.executors.push(completion.executor),
             Change::Executor(info) => self.executors.push(info.id),
             Change::ExecutorGone(id) => self.executors.push(*id),
             Change::Device(device) => {
@@ -93,8 +94,7 @@ impl Touched {
             | Change::Waiting(_)
             | Change::WaitingGone(_)
             | Change::Sequence(_)
-            | Change::SequenceGone(_)
-            | Change::Completed(_) => {}
+            | Change::SequenceGone(_) => {}
         }
     }
 

@@ -155,7 +155,12 @@ impl<'a> Search<'a> {
 
     fn price(&self, place: &Place<'_>) -> Price {
         let key = self.key(place);
-        let cost = cost(self.settings, self.case, &place.executor);
+        let cost = cost(
+            self.settings,
+            &self.policy.waits,
+            self.case,
+            &place.executor,
+        );
         (key.0.grade, cost, key)
     }
 }

@@ -8,6 +8,7 @@ use super::{Fleet, MEMORY, first, for_model, placed, used};
 use crate::credit::{self, Credit, cost};
 use crate::reason::Reason;
 use crate::settings::Settings;
+use crate::waits::Waits;
 
 /// Weights of 1: a block of prefill costs as much as one of decode, and requests nothing.
 fn plain() -> Settings {
@@ -115,7 +116,7 @@ fn each_tier_counts_by_its_weight_and_tokens_are_rounded_half_up() {
 fn the_cost_is_prefill_less_credit_and_decode_blocks_and_active_requests() {
     let cost = |asked: &Cached, load: ExecutorLoad, settings| {
         on(16, load, asked, |case, executor| {
-            cost(&settings, case, executor)
+            cost(&settings, &Waits::default(), case, executor)
         })
     };
     let busy = ExecutorLoad {
@@ -155,8 +156,8 @@ fn by_default_prefill_is_dear_what_is_held_counts_beyond_it_and_requests_are_sta
     let held = asked(vec![overlap(0, 32, 0, 0)]);
     let (cost, standing) = on(16, busy, &held, |case, executor| {
         let settings = Settings::default();
-        let standing = credit::load(&settings, case.fleet, executor);
-        (cost(&settings, case, executor), standing)
+        let standing = credit::load(&settings, &Waits::default(), case.fleet, executor);
+        (cost(&settings, &Waits::default(), case, executor), standing)
     });
     assert_eq!(cost, 32 * (4_000 + 2_850 + 855) + 7_000 + 300_000);
     assert_eq!(standing, 32 * 4_000 + 7_000 + 300_000);

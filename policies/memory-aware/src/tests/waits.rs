@@ -1,0 +1,105 @@
+//! The weight of what is pending, learnt from completions.
+
+use pointsman_sdk::Instance;
+use pointsman_sdk::fixture::{at, cached, device, load, request};
+use pointsman_sdk::wire::routing::Choice;
+use pointsman_sdk::wire::types::{
+    Cached, Change, Completion, ExecutorLoad, Extent, Overlap, Request,
+};
+
+use super::{Fleet, MEMORY, placed};
+
+/// Placements that are learnt from.
+const LEARNT: u64 = 64;
+const MICROS_PER_TOKEN: u64 = 250;
+
+fn pending(tokens: u64) -> Change {
+    Change::Load(ExecutorLoad {
+        prefill_tokens_pending: tokens,
+        ..load(0)
+    })
+}
+
+/// A fleet of three, on whose first executor prompts were computed; each had its first token after its own
+/// tokens and the `waited` part of those that were pending.
+fn taught(waited: fn(u64) -> u64) -> Box<dyn Instance> {
+    let mut policy = Fleet::of_three().policy(MEMORY, Vec::new());
+    for number in 0..LEARNT {
+        let id = 100 + number;
+        let (own, before) = (100 + number * 37 % 900, number * 53 % 7 * 200);
+        let now = 1_000_000 * (number + 1);
+        let arrives = Change::Waiting(Request {
+            prompt_tokens: u32::try_from(own).unwrap(),
+            arrived: now - 5_000,
+            allowed: Some(vec![0]),
+            ..request(id)
+        });
+        policy.observe(now, Extent::SinceLast, vec![pending(before), arrives]);
+        let verdicts = policy.route(at(now), vec![cached(id)]);
+        assert_eq!(verdicts[0].choice, placed(&[0]));
+        let prefill = 30_000 + MICROS_PER_TOKEN * (own + waited(before));
+        let completed = Change::Completed(Completion {
+            request: id,
+            executor: 0,
+            model: None,
+            tenant: 0,
+            prompt_tokens: u32::try_from(own).unwrap(),
+            cached_tokens: 0,
+            output_tokens: 1,
+            queued_micros: 6_000,
+            ttft_micros: Some(5_000 + prefill),
+            total_micros: 5_000 + prefill,
+            ok: true,
+        });
+        let ended = vec![Change::WaitingGone(id), completed];
+        policy.observe(now + 5_000 + prefill, Extent::SinceLast, ended);
+    }
+    policy
+}
+
+/// The first executor for a prompt of 100 tokens of which 64 are held on the first one, where 400 are pending.
+fn choice(policy: &mut dyn Instance) -> Choice {
+    let now = 1_000_000_000;
+    let arrives = Change::Waiting(request(1));
+    policy.observe(now, Extent::SinceLast, vec![pending(400), arrives]);
+    let held = Overlap {
+        executor: 0,
+        device_tokens: 64,
+        host_tokens: 0,
+        disk_tokens: 0,
+    };
+    let asked = Cached {
+        overlaps: Some(vec![held]),
+        ..cached(1)
+    };
+    policy.route(at(now), vec![asked])[0].choice.clone()
+}
+
+#[test]
+fn a_prefix_outweighs_pending_prefill_where_prompts_were_seen_not_to_wait_for_it() {
+    let mut waits = taught(|pending| pending);
+    assert_eq!(choice(&mut *waits), placed(&[1, 2, 0]));
+    let mut does_not = taught(|_| 0);
+    assert_eq!(choice(&mut *does_not), placed(&[0, 1, 2]));
+}
+
+#[test]
+fn what_was_learnt_survives_a_reload() {
+    let snapshot = taught(|_| 0).snapshot();
+    let mut successor = Fleet::of_three().policy(MEMORY, Vec::new());
+    successor.restore(snapshot).unwrap();
+    assert_eq!(choice(&mut *successor), placed(&[0, 1, 2]));
+}
+
+#[test]
+fn an_executor_that_goes_leaves_nothing_learnt() {
+    let mut policy = taught(|_| 0);
+    let back = Fleet::new().with(load(0), device(0)).0;
+    policy.observe(
+        900_000_000,
+        Extent::SinceLast,
+        vec![Change::ExecutorGone(0)],
+    );
+    policy.observe(900_000_001, Extent::SinceLast, back);
+    assert_eq!(choice(&mut *policy), placed(&[1, 2, 0]));
+}
