@@ -73,7 +73,7 @@ const PAIRS: [(usize, usize); 6] = [
 ];
 
 /// The placements on one executor.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Fit {
     /// Placements taken in, up to [`LEARNT_SPAN`].
     samples: f64,
@@ -151,7 +151,7 @@ impl Waits {
             .prompt_tokens
             .saturating_sub(completion.cached_tokens);
         if self.fits.len() < FITS_MAX || self.fits.contains_key(&start.executor) {
-            let fit = self.fits.entry(start.executor).or_insert_with(Fit::new);
+            let fit = self.fits.entry(start.executor).or_default();
             fit.learn([own.into(), float(start.pending), float(time)]);
         }
     }
@@ -205,14 +205,18 @@ impl Waits {
 
 // === impl Fit ===
 
-impl Fit {
-    fn new() -> Self {
+impl Default for Fit {
+    fn default() -> Self {
         Self {
+            samples: 0.0,
+            means: Measures::default(),
+            covariances: Default::default(),
             weight_permille: WHOLE_PERMILLE,
-            ..Self::default()
         }
     }
+}
 
+impl Fit {
     /// Takes in a placement, and fades the others.
     fn learn(&mut self, measures: Measures) {
         self.samples = (self.samples + 1.0).min(LEARNT_SPAN);
@@ -261,7 +265,7 @@ impl Fit {
 
     /// Takes the numbers off the front of a snapshot.
     fn taken(state: &mut &[u8]) -> Option<Self> {
-        let mut fit = Self::new();
+        let mut fit = Self::default();
         let numbers = [&mut fit.samples].into_iter();
         for number in numbers.chain(&mut fit.means).chain(&mut fit.covariances) {
             *number = f64::from_le_bytes(take(state)?);
@@ -293,7 +297,7 @@ mod tests {
 
     /// The weight after so many placements whose time is `time` of their number, own and pending tokens.
     fn weight_permille(placements: u32, time: impl Fn(u32, f64, f64) -> f64) -> u32 {
-        let mut fit = Fit::new();
+        let mut fit = Fit::default();
         for number in 0..placements {
             let own = f64::from(100 + number * 37 % 900);
             let pending = f64::from(number * 53 % 7 * 200);
@@ -321,7 +325,7 @@ mod tests {
         assert_eq!(weight_permille(15, waiting_for(0.0)), 1000);
         assert_eq!(weight_permille(16, waiting_for(0.0)), 0);
         // Prompts of one length.
-        let mut fit = Fit::new();
+        let mut fit = Fit::default();
         (0..64).for_each(|_| fit.learn([100.0, 200.0, 25_000.0]));
         assert_eq!(fit.weight_permille, 1000);
         // Times that have nothing to do with prompts.
