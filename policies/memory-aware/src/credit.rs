@@ -4,7 +4,7 @@
 //! credit = device credit x device + 0.75 host + 0.25 disk
 //!        + shared credit x what a shared cache holds beyond the device
 //!          of a session: the device credit is at most the session credit
-//! load   = prefill scale x pending prefill + decode blocks + active cost x requests placed there
+//! load   = prefill scale x weight x pending prefill + decode blocks + active cost x requests placed there
 //! cost   = load, with the prompt less the credit prefilled too, and a part of that (the stall cost)
 //!          once more for each request placed there, which gets no token meanwhile
 //! ```

@@ -102,9 +102,12 @@ impl Policy for MemoryAware {
 
     fn changed(&mut self, mirror: &Mirror, change: &Change) {
         self.roster.note(mirror, change);
-        self.waits.changed(change);
         if let Change::Tenant(row) = change {
             self.shares.changed(mirror.now(), row);
+        } else if let Change::Completed(completion) = change {
+            self.waits.learn(completion);
+        } else if let Change::ExecutorGone(id) = change {
+            self.waits.forget(*id);
         }
     }
 
@@ -153,7 +156,7 @@ impl ExecutorIndex for MemoryAware {
 }
 
 impl Router for MemoryAware {
-    /// A session is hashed to an executor by its name.
+    /// A session is hashed to an executor by its name; completions tell what was waited for.
     const NEEDS: Feed = Feed::FIT
         .union(Feed::NAMES)
         .union(Feed::TENANTS)

@@ -15,8 +15,8 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::snapshot::take;
-use pointsman_sdk::wire::types::{Change, Completion};
+use pointsman_sdk::snapshot::{put_len, take, take_u32};
+use pointsman_sdk::wire::types::Completion;
 use pointsman_sdk::{Case, Executor, Pick, Seat};
 
 use crate::credit;
@@ -116,29 +116,15 @@ impl Waits {
         }
     }
 
-    /// Learns from a row.
-    pub(crate) fn changed(&mut self, change: &Change) {
-        match change {
-            Change::Completed(completion) => self.learn(completion),
-            Change::ExecutorGone(id) => drop(self.fits.remove(id)),
-            Change::Executor(_)
-            | Change::Name(_)
-            | Change::Load(_)
-            | Change::Residency(_)
-            | Change::ResidencyGone(_)
-            | Change::Device(_)
-            | Change::Model(_)
-            | Change::Tenant(_)
-            | Change::Waiting(_)
-            | Change::WaitingGone(_)
-            | Change::Sequence(_)
-            | Change::SequenceGone(_) => {}
-        }
+    /// Forgets an executor that is gone, and the placements there.
+    pub(crate) fn forget(&mut self, executor: u32) {
+        self.fits.remove(&executor);
+        self.starts.retain(|_, start| start.executor != executor);
     }
 
     /// Learns from a request that ended, unless it ran elsewhere than it was to, or its first token came of an earlier
     /// placement.
-    fn learn(&mut self, completion: &Completion) {
+    pub(crate) fn learn(&mut self, completion: &Completion) {
         let start = self.starts.remove(&completion.request);
         let start = start.filter(|start| start.executor == completion.executor && completion.ok);
         let Some((start, ttft)) = start.zip(completion.ttft_micros) else {
@@ -158,12 +144,13 @@ impl Waits {
 
     /// Everything that was learnt and is waited for as bytes, with their numbers before them.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
-        let mut bytes = len_bytes(self.fits.len()).to_vec();
+        let mut bytes = Vec::new();
+        put_len(&mut bytes, self.fits.len());
         for (executor, fit) in &self.fits {
             bytes.extend(executor.to_le_bytes());
             bytes.extend(fit.numbers().flat_map(f64::to_le_bytes));
         }
-        bytes.extend(len_bytes(self.starts.len()));
+        put_len(&mut bytes, self.starts.len());
         for (request, start) in &self.starts {
             bytes.extend(start.executor.to_le_bytes());
             let numbers = [*request, start.waited, start.pending];
@@ -185,12 +172,12 @@ impl Waits {
 
     fn taken(state: &mut &[u8]) -> Option<Self> {
         let mut waits = Self::default();
-        for _ in 0..u32::from_le_bytes(take(state)?) {
-            let executor = u32::from_le_bytes(take(state)?);
+        for _ in 0..take_u32(state)? {
+            let executor = take_u32(state)?;
             waits.fits.insert(executor, Fit::taken(state)?);
         }
-        for _ in 0..u32::from_le_bytes(take(state)?) {
-            let executor = u32::from_le_bytes(take(state)?);
+        for _ in 0..take_u32(state)? {
+            let executor = take_u32(state)?;
             let request = u64::from_le_bytes(take(state)?);
             let start = Start {
                 executor,
@@ -273,11 +260,6 @@ impl Fit {
         fit.weigh();
         Some(fit)
     }
-}
-
-/// A number of entries, as a snapshot has it.
-fn len_bytes(len: usize) -> [u8; 4] {
-    u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes()
 }
 
 /// The step next to a weight between 0 and 1.

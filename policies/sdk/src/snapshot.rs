@@ -1,4 +1,4 @@
-//! Bytes of a snapshot, read from the front.
+//! Bytes of a snapshot, written one after the other and read from the front.
 
 /// Takes the first bytes off a snapshot; absent: it has no more of them, and is left as it is.
 ///
@@ -14,4 +14,23 @@ pub fn take<const N: usize>(left: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = left.split_first_chunk::<N>()?;
     *left = rest;
     Some(*first)
+}
+
+/// Takes a number of 32 bits off a snapshot, as `to_le_bytes` and [`put_len`] write it; absent as by [`take`].
+pub fn take_u32(left: &mut &[u8]) -> Option<u32> {
+    take(left).map(u32::from_le_bytes)
+}
+
+/// Writes how many entries follow, which [`take_u32`] reads; more than 32 bits hold count as the most they do.
+///
+/// ```
+/// use pointsman_sdk::snapshot::{put_len, take_u32};
+///
+/// let mut bytes = Vec::new();
+/// put_len(&mut bytes, 7);
+/// assert_eq!(take_u32(&mut bytes.as_slice()), Some(7));
+/// ```
+pub fn put_len(bytes: &mut Vec<u8>, len: usize) {
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    bytes.extend(len.to_le_bytes());
 }

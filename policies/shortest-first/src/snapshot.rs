@@ -1,6 +1,6 @@
 //! What was learnt, and the requests that are remembered, as bytes for a fresh instance.
 
-use pointsman_sdk::snapshot::take;
+use pointsman_sdk::snapshot::{put_len, take, take_u32};
 
 use crate::lengths::{Account, BUCKETS, Distribution, Group, Lengths, Mark};
 use crate::seen::{Entry, Seen};
@@ -40,11 +40,6 @@ pub(crate) fn restore(bytes: &[u8]) -> Result<(Lengths, Seen), String> {
         entries.push(take_entry(&mut left).ok_or_else(cut)?);
     }
     Ok((Lengths::of(groups), Seen::of(entries)))
-}
-
-fn put_len(bytes: &mut Vec<u8>, len: usize) {
-    let len = u32::try_from(len).unwrap_or(u32::MAX);
-    bytes.extend(len.to_le_bytes());
 }
 
 /// Writes which of a group's parts there are, then the parts.
@@ -93,10 +88,6 @@ fn take_entry(left: &mut &[u8]) -> Option<(u64, Entry)> {
         output_tokens_max,
     };
     Some((request, entry))
-}
-
-fn take_u32(left: &mut &[u8]) -> Option<u32> {
-    take(left).map(u32::from_le_bytes)
 }
 
 #[cfg(test)]

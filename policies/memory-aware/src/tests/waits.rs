@@ -20,6 +20,23 @@ fn pending(tokens: u64) -> Change {
     })
 }
 
+/// The end of a request on executor 0, with one token.
+fn completed(id: u64, prompt_tokens: u64, ttft: u64) -> Change {
+    Change::Completed(Completion {
+        request: id,
+        executor: 0,
+        model: None,
+        tenant: 0,
+        prompt_tokens: u32::try_from(prompt_tokens).unwrap(),
+        cached_tokens: 0,
+        output_tokens: 1,
+        queued_micros: 6_000,
+        ttft_micros: Some(ttft),
+        total_micros: ttft,
+        ok: true,
+    })
+}
+
 /// A fleet of three, on whose first executor prompts were computed; each had its first token after its own
 /// tokens and the `waited` part of those that were pending.
 fn taught(waited: fn(u64) -> u64) -> Box<dyn Instance> {
@@ -38,19 +55,7 @@ fn taught(waited: fn(u64) -> u64) -> Box<dyn Instance> {
         let verdicts = policy.route(at(now), vec![cached(id)]);
         assert_eq!(verdicts[0].choice, placed(&[0]));
         let prefill = 30_000 + MICROS_PER_TOKEN * (own + waited(before));
-        let completed = Change::Completed(Completion {
-            request: id,
-            executor: 0,
-            model: None,
-            tenant: 0,
-            prompt_tokens: u32::try_from(own).unwrap(),
-            cached_tokens: 0,
-            output_tokens: 1,
-            queued_micros: 6_000,
-            ttft_micros: Some(5_000 + prefill),
-            total_micros: 5_000 + prefill,
-            ok: true,
-        });
+        let completed = completed(id, own, 5_000 + prefill);
         let ended = vec![Change::WaitingGone(id), completed];
         policy.observe(now + 5_000 + prefill, Extent::SinceLast, ended);
     }
@@ -102,4 +107,22 @@ fn an_executor_that_goes_leaves_nothing_learnt() {
     );
     policy.observe(900_000_001, Extent::SinceLast, back);
     assert_eq!(choice(&mut *policy), placed(&[1, 2, 0]));
+}
+
+#[test]
+fn of_an_executor_that_is_gone_nothing_is_learnt() {
+    let arrives = Request {
+        allowed: Some(vec![0]),
+        ..request(1)
+    };
+    let mut policy = Fleet::of_three().policy(MEMORY, vec![arrives]);
+    assert_eq!(
+        policy.route(at(100), vec![cached(1)])[0].choice,
+        placed(&[0])
+    );
+    policy.observe(200, Extent::SinceLast, vec![Change::ExecutorGone(0)]);
+    let before = policy.snapshot();
+    let ended = vec![Change::WaitingGone(1), completed(1, 100, 300)];
+    policy.observe(400, Extent::SinceLast, ended);
+    assert_eq!(policy.snapshot(), before);
 }

@@ -2,7 +2,7 @@
 
 use super::{Account, Tenants};
 use crate::LastMinute;
-use crate::snapshot::take;
+use crate::snapshot::{take, take_u32};
 
 /// Bytes of one account: its tenant's id, five counters, and the bucket.
 const ENTRY_BYTES: usize = 4 + 5 * 8 + 16;
@@ -49,7 +49,7 @@ impl Tenants {
 
 /// Takes off the first entry.
 fn entry(left: &mut &[u8]) -> Option<(u32, Account)> {
-    let tenant = u32::from_le_bytes(take(left)?);
+    let tenant = take_u32(left)?;
     let account = Account {
         total: u64::from_le_bytes(take(left)?),
         seen: u64::from_le_bytes(take(left)?),
