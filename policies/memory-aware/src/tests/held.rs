@@ -202,7 +202,7 @@ fn an_explanation_covers_every_executor_and_agrees_with_the_route() {
                 0,
                 true,
                 0,
-                "the session's; up, a slot is free; 1/4 slots, depth 1; tier 1 (712 permille), load 100 blocks, \
+                "the session's; up, a slot is free; 1/4 slots, depth 1; tier 1 (712 permille), load 230 blocks, \
                  288 blocks free; 0 placed"
             ),
             (

@@ -151,16 +151,16 @@ fn by_default_prefill_is_dear_what_is_held_counts_beyond_it_and_requests_are_sta
         slots_used: 3,
         ..load(0)
     };
-    // 4 blocks are pending and 6.25 asked for, less 2 x 1.7. The three that are there wait for a tenth
-    // of 2.85 blocks each. A block of prefill costs 32, a request 100, and there are 7 of decode.
+    // 4 blocks are pending and 6.25 asked for, less 2 x 1.9. The three that are there wait for a 25th
+    // of 2.45 blocks each. A block of prefill costs 64, a request 230, and there are 7 of decode.
     let held = asked(vec![overlap(0, 32, 0, 0)]);
     let (cost, standing) = on(16, busy, &held, |case, executor| {
         let settings = Settings::default();
         let standing = credit::load(&settings, &Waits::default(), case.fleet, executor);
         (cost(&settings, &Waits::default(), case, executor), standing)
     });
-    assert_eq!(cost, 32 * (4_000 + 2_850 + 855) + 7_000 + 300_000);
-    assert_eq!(standing, 32 * 4_000 + 7_000 + 300_000);
+    assert_eq!(cost, 64 * (4_000 + 2_450 + 294) + 7_000 + 690_000);
+    assert_eq!(standing, 64 * 4_000 + 7_000 + 690_000);
 }
 
 #[test]
@@ -194,6 +194,7 @@ fn to_a_session_what_is_held_on_the_device_is_worth_its_prefill_at_most() {
     // 2.5 blocks on the device, and 0.75 in host memory.
     let own = |device_credit| Settings {
         device_credit,
+        session_credit: 700,
         ..Settings::default()
     };
     assert_eq!(credit(None, own(1700)), (4_250 + 750, 52));
