@@ -82,8 +82,8 @@ const LENGTHS: &str = "
 Mean wait with four executors of `llm-d`: in order of arrival (`shortest-first,wait-per-token=0s`), with lengths that `shortest-first` learns from
 completions, and with lengths that clients state (`--lengths hinted`). The last column is the part of the way from the first to the third. Strikes are
 requests that the host placed because they had waited too long. No slots are kept free (`share-reserve=0`), so that the order alone decides who waits.
-The queue of the conversation is half a minute long, and its mean moves by some percent with any change: at speed-ups from 1.5 to 1.7 the part was between
--43 and 49 %. One run does not tell the share.
+The queue of the conversation is half a minute long, and its mean moves by some percent with any change: one run does
+not tell its part of the way.
 
 | workload | by arrival | learnt | stated | of the way | strikes |
 |---|---|---|---|---|---|
