@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use answers::{chunk, ending, event, whole};
+use answers::{ANY_PROMPT, PromptTokens, chunk, ending, event, whole};
 
 /// A server elsewhere, in this process. Dropping it closes all of its connections.
 #[derive(Debug)]
@@ -401,7 +401,9 @@ async fn answer(
     match conduct {
         Conduct::Answers(tokens) if asked["stream"] == json!(true) => {
             let events = (0..tokens).map(|token| event(&chunk(kind, &asked, Some(token))));
-            let events: String = events.chain([ending(kind, &asked, tokens)]).collect();
+            let events: String = events
+                .chain([ending(kind, &asked, ANY_PROMPT, tokens)])
+                .collect();
             let head = stream_head();
             let body = format!("{:x}\r\n{events}\r\n0\r\n\r\n", events.len());
             stream.write_all(format!("{head}{body}").as_bytes()).await?;
@@ -502,7 +504,7 @@ async fn steps(
             return Ok(false);
         }
     }
-    let event = ending(kind, asked, tokens);
+    let event = ending(kind, asked, coming.prompt_tokens(asked), tokens);
     let last = format!("{:x}\r\n{event}\r\n0\r\n\r\n", event.len());
     stream.write_all(last.as_bytes()).await?;
     Ok(true)
@@ -511,6 +513,17 @@ async fn steps(
 // === impl Coming ===
 
 impl Coming {
+    /// The tokens of the prompt by which the time goes, where one goes by them.
+    fn prompt_tokens(&self, asked: &Value) -> PromptTokens {
+        match self {
+            Self::Allowed => ANY_PROMPT,
+            Self::At(..) => PromptTokens {
+                all: words(asked) as usize,
+                cached: 0,
+            },
+        }
+    }
+
     async fn next(&mut self, shared: &Shared) -> Result<()> {
         match self {
             Self::Allowed => shared.steps.acquire().await?.forget(),

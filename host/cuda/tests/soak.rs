@@ -9,8 +9,6 @@ mod host;
 mod load;
 #[path = "../../engine/tests/soak/soak.rs"]
 mod soak;
-#[path = "../../engine/tests/soak/whims.rs"]
-mod whims;
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Policies that answer at random: valid, invalid, and nothing at all.
 
 use fastrand::Rng;
-use pointsman_core::rows::AskedRequest;
+use pointsman_core::rows::{self, AskedRequest, Change, SequenceState};
 use pointsman_core::{
     Allotment, Allotments, Answer, Arrangement, Asked, EvictHow, Eviction, ExecutorId, FaultKind,
-    Micros, Moment, Policies, PolicyFault, Question, Reply, RequestId, Shortage, Victim, View,
-    admission, routing,
+    Micros, Moment, Policies, PolicyFault, Question, Reply, RequestId, RowKinds, Shortage, Victim,
+    View, admission, routing,
 };
 
 /// An answerer at random, from a seed.
@@ -74,9 +74,9 @@ impl Adversary {
     }
 
     fn routing_choice(&mut self, view: &View<'_>, at: Moment) -> routing::Choice {
-        match self.rng.u32(0..20) {
+        match self.rng.u32(0..100) {
             0 => routing::Choice::GiveUp,
-            1..4 => {
+            1..16 => {
                 let later = at.now.after(Micros(self.rng.u64(0..5_000_000)));
                 routing::Choice::Hold(self.rng.bool().then_some(later))
             }
@@ -89,10 +89,10 @@ impl Adversary {
 
     fn admissions(&mut self, arrivals: &[AskedRequest], room: u32) -> Vec<admission::Verdict> {
         let verdicts = arrivals.iter().map(|arrival| {
-            let choice = match self.rng.u32(0..20) {
+            let choice = match self.rng.u32(0..100) {
                 0 => admission::Choice::Shed(self.rng.u32(0..9)),
-                1..3 => admission::Choice::Park,
-                3 => admission::Choice::Displace(admission::Displacement {
+                1..11 => admission::Choice::Park,
+                11..13 => admission::Choice::Displace(admission::Displacement {
                     request: self.request(arrival.request),
                     retry_after: self.rng.u32(0..9),
                 }),
@@ -124,13 +124,16 @@ impl Adversary {
         if self.rng.u32(0..4) == 0 {
             return None;
         }
-        let executor = match shortage.executor {
-            Some(executor) if self.is_sane() => executor,
-            _ => self.executor(view),
+        let (executor, requests) = if self.is_sane() {
+            self.running_beside(view, shortage)?
+        } else {
+            let n = self.rng.usize(0..4);
+            let anybody = (0..n).map(|_| self.request(shortage.needy));
+            let anybody = anybody.collect();
+            (self.executor(view), anybody)
         };
-        let n = self.rng.usize(0..4);
-        let victims = (0..n).map(|_| Victim {
-            request: self.request(shortage.needy),
+        let victims = requests.into_iter().map(|request| Victim {
+            request,
             how: if self.rng.bool() {
                 EvictHow::Recompute
             } else {
@@ -142,6 +145,40 @@ impl Adversary {
             victims: victims.collect(),
             reason: 0,
         })
+    }
+
+    /// Requests that run where the needy one does or could, in any order: one at least, until they
+    /// free as many blocks as are missing.
+    fn running_beside(
+        &mut self,
+        view: &View<'_>,
+        shortage: &Shortage,
+    ) -> Option<(ExecutorId, Vec<RequestId>)> {
+        let rows = view.rows(RowKinds::ALL).into_iter();
+        let sequences = rows.filter_map(|row| {
+            if let Change::Sequence(row) = row {
+                Some(row)
+            } else {
+                None
+            }
+        });
+        let mut sequences: Vec<rows::Sequence> = sequences.collect();
+        self.rng.shuffle(&mut sequences);
+        let of_needy = sequences.iter().find(|row| row.request == shortage.needy);
+        let executor = of_needy.map(|row| row.executor).or(shortage.executor);
+        let executor = executor.or_else(|| sequences.first().map(|row| row.executor))?;
+        let others = sequences.iter().filter(|row| {
+            let is_running = row.state == SequenceState::Running;
+            is_running && row.executor == executor && row.request != shortage.needy
+        });
+        let mut freed = 0;
+        let enough = others.enumerate().take_while(|(before, row)| {
+            let is_short = *before == 0 || freed < shortage.blocks;
+            freed += row.blocks_exclusive;
+            is_short
+        });
+        let requests = enough.map(|(_, row)| row.request);
+        Some((executor, requests.collect()))
     }
 
     fn arrangement(&mut self, sequences: &[RequestId]) -> Arrangement {

@@ -25,18 +25,28 @@ pub(super) fn chunk(kind: Kind, asked: &Value, token: Option<usize>) -> Value {
         "choices": [choice], "from": "mock"})
 }
 
-fn usage(tokens: usize) -> Value {
-    json!({"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens,
-        "prompt_tokens_details": {"cached_tokens": 4}})
+/// The tokens of a prompt that an answer tells.
+#[derive(Clone, Copy)]
+pub(super) struct PromptTokens {
+    pub(super) all: usize,
+    pub(super) cached: usize,
+}
+
+/// The tokens that are told of any prompt.
+pub(super) const ANY_PROMPT: PromptTokens = PromptTokens { all: 5, cached: 4 };
+
+fn usage(prompt: PromptTokens, tokens: usize) -> Value {
+    json!({"prompt_tokens": prompt.all, "completion_tokens": tokens, "total_tokens": prompt.all + tokens,
+        "prompt_tokens_details": {"cached_tokens": prompt.cached}})
 }
 
 /// The last events of a stream.
-pub(super) fn ending(kind: Kind, asked: &Value, tokens: usize) -> String {
+pub(super) fn ending(kind: Kind, asked: &Value, prompt: PromptTokens, tokens: usize) -> String {
     let mut events = event(&chunk(kind, asked, None));
     if asked["stream_options"]["include_usage"] == json!(true) {
         let mut last = chunk(kind, asked, None);
         last["choices"] = json!([]);
-        last["usage"] = usage(tokens);
+        last["usage"] = usage(prompt, tokens);
         events.push_str(&event(&last));
     }
     events + "data: [DONE]\n\n"
@@ -56,5 +66,5 @@ pub(super) fn whole(kind: Kind, asked: &Value, tokens: usize) -> Value {
         "text_completion"
     };
     json!({"id": "mock-1", "object": object, "created": 1, "model": asked["model"],
-        "choices": [choice], "usage": usage(tokens), "from": "mock"})
+        "choices": [choice], "usage": usage(ANY_PROMPT, tokens), "from": "mock"})
 }

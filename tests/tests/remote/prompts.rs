@@ -5,10 +5,12 @@ use std::ops::Range;
 use anyhow::{Context as _, Result, ensure};
 use pointsman_config::PrefixCache;
 use pointsman_executor::server::PromptCache;
-use pointsman_tests::backend::MockBackend;
+use pointsman_sim::latency::EachCost;
+use pointsman_tests::backend::{Conduct, MockBackend, Pace};
 use pointsman_tests::client::Client;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::{backend, executors_until, named, over, serving_with};
 
@@ -111,4 +113,85 @@ async fn a_server_that_was_away_is_not_taken_to_have_what_it_was_sent_before() -
     let went = ask(client, "You are kind. ", 3..6).await?;
     ensure!(went == ["b"; 3], "{went:?}");
     over(serving).await
+}
+
+/// A server that prefills prompts side by side, a hundred words in 10 ms.
+const SIDE_BY_SIDE: Pace = Pace {
+    cost: EachCost {
+        prefill_ms: 10.0,
+        prefill_token_ms: 0.1,
+        decode_ms: 1.0,
+        full_factor: 1.0,
+    },
+    places: 16,
+};
+
+/// A streamed chat of one token: a beginning, and words that no other number has.
+fn streamed(beginning: &str, number: usize, words: usize) -> Value {
+    let own = format!(" word{number}").repeat(words);
+    json!({"model": "demo", "max_tokens": 3, "stream": true, "messages": [
+        {"role": "system", "content": beginning},
+        {"role": "user", "content": own},
+    ]})
+}
+
+/// Has prompts of up to two thousand words answered, a dozen at a time.
+async fn answer_prompts(client: Client, numbers: Range<usize>) -> Result<()> {
+    let mut running = JoinSet::new();
+    for number in numbers {
+        if running.len() == 12 {
+            running.join_next().await.context("none runs")???;
+        }
+        let body = streamed("", number, 200 + 300 * (number * 5 % 7));
+        running.spawn(async move { client.stream(&body).await?.finish().await });
+    }
+    for answered in running.join_all().await {
+        answered?;
+    }
+    Ok(())
+}
+
+/// Requests on each server after a prompt whose beginning one has that still prefills a longer one, where so many other
+/// prompts were answered before.
+async fn spread_after(prompts: usize) -> Result<Vec<u64>> {
+    let (mocks, serving) = two(PrefixCache::Shared).await?;
+    let client = serving.client;
+    for mock in &mocks {
+        mock.does(Conduct::Paced(SIDE_BY_SIDE));
+    }
+    answer_prompts(client, 0..prompts).await?;
+    let beginning = "You are kind. ".repeat(200);
+    let first = client.stream(&streamed(&beginning, 1000, 1)).await?;
+    first.finish().await?;
+    for mock in &mocks {
+        mock.does(Conduct::Steps(1));
+    }
+    let mut busy = JoinSet::new();
+    for (number, words) in [(1, 1000), (2, 1)] {
+        let body = streamed(&beginning, 1000 + number, words);
+        busy.spawn(async move { client.stream(&body).await });
+        let slots_used = u32::try_from(number)?;
+        serving
+            .load_until(|load| load.slots_used == slots_used)
+            .await?;
+    }
+    let list = executors_until(client, |_| true).await?;
+    let used = list.iter().map(|executor| executor["slots_used"].as_u64());
+    let mut used: Vec<u64> = used
+        .map(|used| used.context("no slots"))
+        .collect::<Result<_>>()?;
+    used.sort_unstable();
+    busy.shutdown().await;
+    over(serving).await?;
+    Ok(used)
+}
+
+#[tokio::test]
+async fn a_server_that_prefills_side_by_side_is_found_out_and_keeps_its_prompts_though_it_is_busy()
+-> Result<()> {
+    let unknown = spread_after(0).await?;
+    ensure!(unknown == [1, 1], "{unknown:?}");
+    let known = spread_after(96).await?;
+    ensure!(known == [0, 2], "{known:?}");
+    Ok(())
 }

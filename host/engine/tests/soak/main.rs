@@ -8,7 +8,6 @@ mod host;
 mod load;
 mod resident;
 mod soak;
-mod whims;
 
 use std::rc::Rc;
 use std::sync::Arc;

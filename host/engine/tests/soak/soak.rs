@@ -19,12 +19,12 @@ use pointsman_engine::test_util::demo_text;
 use pointsman_model::config::LlamaConfig;
 use pointsman_model::host::HostModel;
 use pointsman_model::test_util::models;
+use pointsman_sim::Adversary;
 use safetensors::Dtype;
 use serde_json::Value;
 
 use crate::host::{Host, MakeModels};
 use crate::load::{Order, mortal, orders, prompt_blocks};
-use crate::whims::Whims;
 
 /// Pools with room for two of the longest sequences.
 pub(crate) const SHAPE: KvShape = KvShape {
@@ -33,6 +33,8 @@ pub(crate) const SHAPE: KvShape = KvShape {
 };
 /// Blocks of host memory of each device.
 const HOST_BLOCKS: u32 = 40;
+/// Answers of the policy that are meant to be in order, in 100.
+const SANITY: u32 = 98;
 /// Number of models.
 pub(crate) const MODELS: usize = 3;
 /// A minute of logical time, in µs.
@@ -89,7 +91,7 @@ impl Soak {
     pub(crate) fn new(seed: u64, devices: [Device; 2], alone: &Device) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut host = Host::new(Config::default());
-        host.policies = Box::new(Whims(rng.fork()));
+        host.policies = Box::new(Adversary::new(rng.u64(..), SANITY));
         let mut alone: Vec<Box<dyn Backend>> = (0..MODELS).map(|model| alone(model)).collect();
         let orders = orders(&mut rng, &mut alone);
         let models = (0..MODELS).map(|place| host.machine.intern(Micros(0), &format!("m{place}")));
