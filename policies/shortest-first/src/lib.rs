@@ -1,19 +1,21 @@
 //! Order of the queue: the shortest work first, aged so that nothing starves.
 //!
 //! Work is counted as time: the more a request takes, the later it counts as having come. The delay is
-//! bounded, so a request that has waited longer than the bound goes before every later one. The length of an
-//! answer is what its client states, or what was learnt from answers to others like it.
+//! bounded, so a request that has waited longer than the bound goes before every later one, and so does one that many
+//! later ones may have overtaken. The length of an answer is what its client states, or what was learnt from answers
+//! to others like it.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod lengths;
+mod overtaken;
 mod seen;
 mod settings;
 mod snapshot;
 
 use pointsman_sdk::wire::types::{AskedRequest, Change, Request};
-use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
+use pointsman_sdk::{Bounds, Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
 
 use lengths::{Features, Lengths};
 use seen::Seen;
@@ -26,6 +28,8 @@ pub struct ShortestFirst {
     weights: Weights,
     lengths: Lengths,
     seen: Seen,
+    /// The newest request that ever waited, by id.
+    newest: u64,
 }
 
 /// The place of one request; the least comes first.
@@ -47,7 +51,7 @@ impl Policy for ShortestFirst {
                       waiting outweighs any length in the end."
                 .into(),
             reasons: Vec::new(),
-            state_version: 1,
+            state_version: 2,
         }
     }
 
@@ -60,19 +64,23 @@ impl Policy for ShortestFirst {
             weights: settings.weights(),
             lengths: Lengths::default(),
             seen: Seen::default(),
+            newest: 0,
         })
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        snapshot::snapshot(&self.lengths, &self.seen)
+        snapshot::snapshot(self.newest, &self.lengths, &self.seen)
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), String> {
-        (self.lengths, self.seen) = snapshot::restore(state)?;
+        (self.newest, self.lengths, self.seen) = snapshot::restore(state)?;
         Ok(())
     }
 
     fn changed(&mut self, _mirror: &Mirror, change: &Change) {
+        if let Change::Waiting(request) = change {
+            self.newest = self.newest.max(request.id);
+        }
         if !self.weights.learns {
             return;
         }
@@ -92,13 +100,23 @@ impl Priority for ShortestFirst {
     const NEEDS: Feed = Feed::WAITING.union(Feed::COMPLETED);
 
     fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
+        let bounds = mirror.bounds();
         let known = requests
             .iter()
-            .filter_map(|asked| Some((asked, mirror.request(asked.request)?)));
-        let mut ranking: Vec<Rank> = known
-            .map(|(asked, request)| {
-                let output = self.output_tokens(request);
-                self.weights.rank(request, output, asked.cached_tokens)
+            .filter_map(|asked| Some((mirror.request(asked.request)?, asked.cached_tokens)));
+        let mut known: Vec<(&Request, u32)> = known.collect();
+        known.sort_unstable_by_key(|(request, _)| request.id);
+        let ids: Vec<u64> = known.iter().map(|(request, _)| request.id).collect();
+        let overtaken = overtaken::at_most(self.newest, &ids);
+        let ranking = known.into_iter().zip(overtaken);
+        let mut ranking: Vec<Rank> = ranking
+            .map(|((request, cached), overtaken)| {
+                let rank = self.rank(request, cached, bounds);
+                if overtaken::is_enough(overtaken, bounds) {
+                    rank.before_others()
+                } else {
+                    rank
+                }
             })
             .collect();
         ranking.sort_unstable();
@@ -106,7 +124,29 @@ impl Priority for ShortestFirst {
     }
 }
 
+impl Rank {
+    /// The place before all who go by their work.
+    fn before_others(self) -> Self {
+        Self { due: 0, ..self }
+    }
+}
+
 impl ShortestFirst {
+    fn rank(&self, request: &Request, cached_tokens: u32, bounds: &Bounds) -> Rank {
+        let weights = self.weights;
+        // A head start that was not granted delays, rather than one that was going before time
+        // began.
+        let ungranted = weights.head_start_max - request.head_start.min(weights.head_start_max);
+        let uncached = request.prompt_tokens.saturating_sub(cached_tokens);
+        let work = weights.work(self.output_tokens(request), uncached);
+        let delay = ungranted + bent(work, bounds.wait_max / 2);
+        Rank {
+            due: request.arrived.saturating_add(delay),
+            arrived: request.arrived,
+            id: request.id,
+        }
+    }
+
     /// Tokens that the client expects; without a hint those that are to be expected of it, and failing that
     /// those that it allows.
     fn output_tokens(&self, request: &Request) -> u32 {
@@ -122,20 +162,20 @@ impl ShortestFirst {
 }
 
 impl Weights {
-    fn rank(&self, request: &Request, output_tokens: u32, cached_tokens: u32) -> Rank {
-        // A head start that was not granted delays, rather than one that was going before time
-        // began.
-        let ungranted = self.head_start_max - request.head_start.min(self.head_start_max);
+    /// The work of an answer of so many tokens to a prompt of so many that are not cached, in µs of waiting.
+    fn work(&self, output_tokens: u32, uncached_tokens: u32) -> u64 {
         let answer = u64::from(output_tokens) * self.wait_per_token;
-        let uncached = request.prompt_tokens.saturating_sub(cached_tokens);
-        let prompt = u64::from(uncached) * self.wait_per_prompt_token;
-        let work = answer.saturating_add(prompt).min(self.work_max);
-        Rank {
-            due: request.arrived.saturating_add(ungranted + work),
-            arrived: request.arrived,
-            id: request.id,
-        }
+        let prompt = u64::from(uncached_tokens) * self.wait_per_prompt_token;
+        answer.saturating_add(prompt).min(self.work_max)
     }
+}
+
+/// The work, bent so that it stays below `below` and that more work is never less: `work * below / (work + below)`.
+fn bent(work: u64, below: u64) -> u64 {
+    let (work, below) = (u128::from(work), u128::from(below));
+    let sum = (work + below).max(1);
+    let bent = (work * below + sum / 2) / sum;
+    u64::try_from(bent).unwrap_or(u64::MAX)
 }
 
 export!(ShortestFirst: priority);

@@ -36,8 +36,8 @@ pub(crate) struct Weights {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            wait_per_token: 10,
-            wait_per_prompt_token: 100,
+            wait_per_token: 50,
+            wait_per_prompt_token: 1000,
             learn: true,
             tokens_max: 4096,
             head_start_max: 300,

@@ -1,24 +1,32 @@
 //! The order, by times computed by hand, and the bound on waiting.
 
-use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request};
 use pointsman_sdk::wire::types::{Change, Completion, Extent, Request, RequestClass};
+use pointsman_sdk::{Bounds, Instance};
 
-use super::instance;
+use super::{bent, instance};
 
 /// 10 ms a token, 4096 tokens, no head start beyond 2 s, prompts do not count.
-const SETTINGS: &str = r#"{"head-start-max": 2, "wait-per-prompt-token": 0}"#;
+const SETTINGS: &str = r#"{"wait-per-token": 10, "head-start-max": 2, "wait-per-prompt-token": 0}"#;
 const TOKEN: u64 = SECOND / 100;
 
 fn policy(requests: Vec<Request>) -> Box<dyn Instance> {
     policy_with(SETTINGS, requests)
 }
 
+/// A policy by the settings alone: the host lets requests wait for years, and be overtaken by any number.
 fn policy_with(settings: &str, requests: Vec<Request>) -> Box<dyn Instance> {
+    let patient = Bounds {
+        wait_max: 1 << 60,
+        overtaken_max: u32::MAX,
+        ..bounds()
+    };
+    policy_within(patient, settings, requests)
+}
+
+fn policy_within(bounds: Bounds, settings: &str, requests: Vec<Request>) -> Box<dyn Instance> {
     let mut policy = instance();
-    policy
-        .configure(settings, bounds())
-        .expect("valid settings");
+    policy.configure(settings, bounds).expect("valid settings");
     let changes = requests.into_iter().map(Change::Waiting).collect();
     policy.observe(0, Extent::Everything, changes);
     policy
@@ -110,7 +118,8 @@ fn what_is_not_cached_of_a_prompt_is_work_too() {
     };
     // 100 ms of answer each; 200 ms, 100 ms and, but for what is cached, 300 ms of prompt.
     let requests = vec![prompting(1, 2000), prompting(2, 1000), prompting(3, 3000)];
-    let mut policy = policy_with("{}", requests);
+    let settings = r#"{"wait-per-token": 10, "wait-per-prompt-token": 100}"#;
+    let mut policy = policy_with(settings, requests);
     assert_eq!(policy.order(at(0), asked(&[1, 2, 3])), [2, 1, 3]);
     let mut asked = asked(&[1, 2, 3]);
     asked[2].cached_tokens = 2500;
@@ -260,6 +269,47 @@ fn the_wait_of_the_longest_request_is_bounded() {
         policy.observe(now, Extent::SinceLast, vec![Change::WaitingGone(first)]);
     }
     assert_eq!(served_at, Some(bound));
+}
+
+/// The same stream, where the host lets nobody be overtaken 256 times.
+#[test]
+fn a_request_that_three_quarters_of_the_bound_may_have_overtaken_goes_first() {
+    let longest = expecting(7, 0, u32::MAX);
+    let mut policy = policy_within(bounds(), "{}", vec![longest]);
+    let served_before = (8..).take_while(|id| {
+        let now = id * TOKEN;
+        let best = expecting(*id, now, 0);
+        policy.observe(now, Extent::SinceLast, vec![Change::Waiting(best)]);
+        let first = policy.order(at(now), asked(&[7, *id]))[0];
+        policy.observe(now, Extent::SinceLast, vec![Change::WaitingGone(first)]);
+        first == *id
+    });
+    assert_eq!(served_before.count(), 192);
+}
+
+#[test]
+fn no_request_gives_way_for_half_of_the_longest_wait() {
+    let half = bounds().wait_max / 2;
+    let requests = vec![
+        expecting(1, 0, 900_000),
+        expecting(2, 0, 1000),
+        // As late as that, the shortest goes after the longest.
+        expecting(3, half, 0),
+        expecting(4, half / 5, 0),
+    ];
+    let settings = r#"{"tokens-max": 1000000}"#;
+    let mut policy = policy_within(bounds(), settings, requests);
+    assert_eq!(policy.order(at(half), asked(&[1, 2, 3, 4])), [4, 2, 1, 3]);
+}
+
+#[test]
+fn work_is_bent_and_stays_in_its_order() {
+    let works = [0, 1, 1000, SECOND, 60 * SECOND, u64::MAX];
+    assert_eq!(works.map(|work| bent(work, 1 << 60))[..5], works[..5]);
+    let below = 30 * SECOND;
+    let bent = works.map(|work| bent(work, below));
+    assert!(bent.is_sorted(), "{bent:?}");
+    assert_eq!((bent[3], bent[4], bent[5]), (967_742, 20 * SECOND, below));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use pointsman_config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_core::rows::RequestClass;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::{Answer, Client, chat, endless_chat};
+use pointsman_tests::liveness::strikes;
 use pointsman_tests::overload::{FullFleet, ModelChanges, goodput};
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
@@ -224,6 +225,43 @@ async fn first_once_taught(settings: &str) -> Result<&'static str> {
 async fn lengths_that_nobody_states_are_learnt_and_the_shortest_goes_first() -> Result<()> {
     ensure!(first_once_taught("").await? == "Hello");
     ensure!(first_once_taught("learn = false").await? != "Hello");
+    Ok(())
+}
+
+/// Twelve short requests wait behind a long one that came first, all of one tenant, for the one slot.
+#[tokio::test]
+async fn a_long_answer_goes_first_before_the_host_has_to_step_in() -> Result<()> {
+    let serving = Serving::start(|config| {
+        config.local.executors[0].terms.slots = 1;
+        config.core.overtaken_max = 8;
+    })
+    .await?;
+    let client = serving.client;
+    serving
+        .decide_by("shortest-first", "shortest-first", "learn = false")
+        .await?;
+    let stream = client.running(&long()).await?;
+    let mut ended = task::JoinSet::new();
+    for (waiting, tokens) in (1..).zip([400].into_iter().chain([2; 12])) {
+        let mut body = chat("Hello");
+        body["max_tokens"] = json!(tokens);
+        ended.spawn(async move {
+            let answer = client.post("/v1/chat/completions", &body).await?;
+            ensure!(answer.status == 200, "{answer:?}");
+            Ok(tokens)
+        });
+        serving.load_until(|load| load.queued == waiting).await?;
+    }
+    drop(stream);
+    let mut shorter = 0;
+    while ended.join_next().await.context("the long one waits")??? != 400 {
+        shorter += 1;
+    }
+    // Six, and perhaps one whose client was told later.
+    ensure!((5..8).contains(&shorter), "{shorter}");
+    ended.join_all().await;
+    ensure!(strikes(client).await? == 0.0);
+    serving.idle().await?;
     Ok(())
 }
 
