@@ -70,11 +70,12 @@ const MODEL_CHANGES: &str = "\
 const FAIRNESS: &str = "
 ## A client of ServeGen's that floods
 
-`pointsman simulate servegen.jsonl:rate=60,lasting=2min,flood=19,flood-factor=N --profile llm-d`, four executors, the default policies.
-N = 0: the client is not there. The others' p95 of TTFT with it, as a multiple of that without; of those with 20 requests or more.
+`pointsman simulate servegen.jsonl:rate=60,lasting=2min,flood=19,flood-factor=N --profile PROFILE`, four executors, the default policies.
+N = 0: the client is not there. The others' p95 of TTFT with it, as a multiple of that without; of those with 20 requests or more. With `smg`
+the flood is more than the fleet can prefill, and p95 without it is 16 ms.
 
-| N | requests | of the others finished | median client | worst client |
-|---|---|---|---|---|
+| profile | N | requests | of the others finished | median client | worst client |
+|---|---|---|---|---|---|
 ";
 
 const LENGTHS: &str = "
@@ -264,37 +265,54 @@ fn named(settings: &str) -> String {
 /// Simulates ServeGen's clients with and without one that floods, and prints what that does to the others.
 fn fairness(out: &mut dyn Write, args: &Args, clients: &str) -> Result<()> {
     out.write_all(FAIRNESS.as_bytes())?;
-    let alone = Clients::simulated(args, clients, 0)?;
-    for factor in [20, 60] {
-        let flooded = Clients::simulated(args, clients, factor)?;
-        let mut ratios: Vec<f64> = alone
-            .ttft_p95
-            .iter()
-            .filter_map(|(name, alone)| Some(flooded.ttft_p95.get(name)? / alone))
-            .collect();
-        ratios.sort_by(f64::total_cmp);
-        let others = || {
-            flooded
-                .finished
-                .iter()
-                .filter(|(name, _)| alone.ttft_p95.contains_key(*name))
+    for profile in ["llm-d", "polynomial", "smg"] {
+        let clients = format!("{clients}:rate=60,lasting=2min,flood=19");
+        let simulated = |factor: u32| {
+            let flags = format!("flood-factor={factor} --profile {profile} --executors 4");
+            Clients::simulated(args, &format!("{clients},{flags}"))
         };
-        let finished: u64 = others().map(|(_, [finished, _])| finished).sum();
-        let requests: u64 = others().map(|(_, [_, requests])| requests).sum();
-        let all: u64 = flooded
-            .finished
-            .values()
-            .map(|[_, requests]| requests)
-            .sum();
-        let median = ratios
-            .get(ratios.len() / 2)
-            .context("no client with enough requests")?;
-        let worst = ratios.last().context("no client with enough requests")?;
-        writeln!(
-            out,
-            "| {factor} | {all} | {finished} of {requests} | {median:.2} | {worst:.2} |"
-        )?;
+        let alone = simulated(0)?;
+        for factor in [20, 60] {
+            print_flood(out, profile, factor, [&alone, &simulated(factor)?])?;
+        }
     }
+    Ok(())
+}
+
+/// Prints what a flood does to the clients that are there without it, too.
+fn print_flood(
+    out: &mut dyn Write,
+    profile: &str,
+    factor: u32,
+    [alone, flooded]: [&Clients; 2],
+) -> Result<()> {
+    let mut ratios: Vec<f64> = alone
+        .ttft_p95
+        .iter()
+        .filter_map(|(name, alone)| Some(flooded.ttft_p95.get(name)? / alone))
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let others = || {
+        flooded
+            .finished
+            .iter()
+            .filter(|(name, _)| alone.ttft_p95.contains_key(*name))
+    };
+    let finished: u64 = others().map(|(_, [finished, _])| finished).sum();
+    let requests: u64 = others().map(|(_, [_, requests])| requests).sum();
+    let all: u64 = flooded
+        .finished
+        .values()
+        .map(|[_, requests]| requests)
+        .sum();
+    let median = ratios
+        .get(ratios.len() / 2)
+        .context("no client with enough requests")?;
+    let worst = ratios.last().context("no client with enough requests")?;
+    writeln!(
+        out,
+        "| `{profile}` | {factor} | {all} | {finished} of {requests} | {median:.2} | {worst:.2} |"
+    )?;
     Ok(())
 }
 
@@ -374,13 +392,10 @@ struct Clients {
 }
 
 impl Clients {
-    fn simulated(args: &Args, clients: &str, factor: u32) -> Result<Self> {
+    fn simulated(args: &Args, workload: &str) -> Result<Self> {
         const REQUESTS_MIN: u64 = 20;
         let few = args.requests.map(|n| format!(" --requests {n}"));
-        let few = few.unwrap_or_default();
-        let words = format!(
-            "{clients}:rate=60,lasting=2min,flood=19,flood-factor={factor} --profile llm-d --executors 4{few}"
-        );
+        let words = format!("{workload}{}", few.unwrap_or_default());
         let defaults = embedded::policies().context("the policies are not embedded")?;
         let report = simulated::json(words.split_whitespace(), defaults)?;
         let tenants = &report["contenders"][0]["runs"][0]["report"]["tenants"];

@@ -14,6 +14,7 @@ use pointsman_sdk::{BestFirst, Case, Executor, Obstacle, Pick, Place, Readiness,
 
 use crate::MemoryAware;
 use crate::cold::Drains;
+use crate::credit;
 use crate::loading::Loading;
 use crate::rank::Rank;
 use crate::reason::Reason;
@@ -179,14 +180,27 @@ impl<'a> Search<'a> {
         self.place_on(executor).ok()
     }
 
-    /// Returns whether the slots left on an executor are kept free of the request.
+    /// Returns whether what is left on an executor is kept free of the request.
     #[inline]
     fn is_reserved(&self, executor: &Executor<'_>) -> bool {
+        (self.are_slots_kept(executor) || self.is_prefill_kept(executor)) && self.is_beyond_share()
+    }
+
+    /// Returns whether no more slots are left on an executor than tenants beyond their share leave free.
+    #[inline]
+    fn are_slots_kept(&self, executor: &Executor<'_>) -> bool {
         let total = u64::from(executor.info.slots_total);
         let kept = total * u64::from(self.settings.share_reserve) / 1000;
-        kept > 0
-            && u64::from(self.case.fleet.slots_free(executor)) <= kept
-            && self.is_beyond_share()
+        kept > 0 && u64::from(self.case.fleet.slots_free(executor)) <= kept
+    }
+
+    /// Returns whether as much is pending on an executor as tenants beyond their share may have others wait for.
+    #[inline]
+    fn is_prefill_kept(&self, executor: &Executor<'_>) -> bool {
+        let most = u64::from(self.settings.share_prefill_max);
+        let tokens = credit::pending_tokens(self.case.fleet, executor);
+        let weight = u64::from(self.policy.waits.weight_permille(executor));
+        tokens > most && tokens.saturating_mul(weight) / 1000 > most
     }
 
     /// Returns whether the request's tenant is beyond its share.

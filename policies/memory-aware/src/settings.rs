@@ -49,6 +49,8 @@ pub struct Settings {
     pub stall_cost: u32,
     /// Permille of an executor's slots that tenants beyond their share leave free. 0: none.
     pub share_reserve: u32,
+    /// Tokens of pending prefill past which tenants beyond their share are not placed on an executor.
+    pub share_prefill_max: u32,
     /// Tokens of a block, for executors that do not report them.
     pub tokens_per_block: u32,
     /// Executors that an answer names, best first; the host takes the first that has room.
@@ -122,6 +124,7 @@ impl Default for Settings {
             active_cost: 230_000,
             stall_cost: 40,
             share_reserve: 200,
+            share_prefill_max: 1024,
             tokens_per_block: 16,
             candidates: 3,
             looks_max: 4,
@@ -185,6 +188,12 @@ impl Settings {
                 0..=1000,
                 default.share_reserve,
                 "Permille of an executor's slots that tenants beyond their share leave free.",
+            ),
+            Setting::number(
+                "share-prefill-max",
+                0..=10_000_000,
+                default.share_prefill_max,
+                "Tokens of pending prefill past which tenants beyond their share are not placed on an executor.",
             ),
             Setting::number(
                 "candidates",

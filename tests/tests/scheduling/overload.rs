@@ -5,11 +5,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use pointsman_config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_core::rows::RequestClass;
+use pointsman_driver::message::Load;
 use pointsman_testkit::component::component_path;
-use pointsman_tests::client::{Answer, Client, chat, endless_chat};
+use pointsman_tests::backend::{Conduct, MockBackend};
+use pointsman_tests::client::{Answer, Client, chat, endless_chat, streamed_chat};
 use pointsman_tests::liveness::strikes;
 use pointsman_tests::overload::{FullFleet, ModelChanges, goodput};
-use pointsman_tests::serving::{Serving, set};
+use pointsman_tests::serving::{Serving, backend_at, set};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::task;
@@ -190,6 +192,50 @@ async fn a_tenant_beyond_its_share_leaves_a_slot_free_for_another() -> Result<()
     ensure!(running == [4, 4], "{running:?}");
     let running = running_of_a_flood(0).await?;
     ensure!(running == [5, 5], "{running:?}");
+    Ok(())
+}
+
+/// Has the tenant `flood` send prompts of several hundred tokens each to a server elsewhere that computes none of them, and
+/// then the tenant `calm` one. Returns how many are there, before and after that.
+async fn prefilling_of_a_flood(share_prefill_max: u32) -> Result<[u32; 2]> {
+    const PROMPTS: usize = 4;
+    let mock = MockBackend::start(&["demo"]).await?;
+    let backend = backend_at("elsewhere", mock.addr())?;
+    let serving = Serving::start(|config| {
+        tenants_at(config, 1);
+        config.local.models.clear();
+        config.local.executors.clear();
+        config.backends = vec![backend];
+        let settings = json!({"share-prefill-max": share_prefill_max});
+        set(config, "memory-aware", &settings);
+    })
+    .await?;
+    let [flood, calm] = ["flood", "calm"].map(|name| serving.client.with_key(name));
+    for client in [flood; 9].into_iter().chain([calm]) {
+        client.chat("Hello").await?.text()?;
+    }
+    mock.does(Conduct::Steps(1));
+    let mut ended = task::JoinSet::new();
+    let mut there = Vec::new();
+    let clients = [flood; PROMPTS].into_iter().chain([calm]);
+    for (asked, client) in (1..).zip(clients) {
+        let body = streamed_chat(&format!("Prompt {asked} ").repeat(300));
+        ended.spawn(async move { client.stream(&body).await });
+        let is_in_hand = |load: &Load| load.slots_used as usize + load.queued == asked;
+        there.push(serving.load_until(is_in_hand).await?.slots_used);
+    }
+    ended.shutdown().await;
+    serving.idle().await?;
+    serving.server.stop().await?;
+    Ok([there[PROMPTS - 1], there[PROMPTS]])
+}
+
+#[tokio::test]
+async fn the_prompts_of_a_flood_wait_in_the_queue_and_not_before_another_tenants() -> Result<()> {
+    let there = prefilling_of_a_flood(1024).await?;
+    ensure!(there == [2, 3], "{there:?}");
+    let there = prefilling_of_a_flood(1_000_000).await?;
+    ensure!(there == [4, 5], "{there:?}");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{at, cached, device, executor, request, tenant};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
-use pointsman_sdk::wire::types::{Change, ExecutorInfo, Extent, Request, Tenant};
+use pointsman_sdk::wire::types::{Change, ExecutorInfo, ExecutorLoad, Extent, Request, Tenant};
 
 use super::{Fleet, MEMORY, placed, slots};
 use crate::reason::Reason;
@@ -36,8 +36,16 @@ fn ten(used: u32) -> Fleet {
         }))
 }
 
-fn check(settings: &str, used: u32, tokens: [u64; 2], reasons: &[(u32, Reason)]) {
-    let fleet = ten(used)
+/// The same with all slots free, and so many tokens of prompts to be prefilled.
+fn prefilling(tokens: u64) -> Fleet {
+    ten(0).and(Change::Load(ExecutorLoad {
+        prefill_tokens_pending: tokens,
+        ..slots(0, 0)
+    }))
+}
+
+fn check(settings: &str, fleet: Fleet, tokens: [u64; 2], reasons: &[(u32, Reason)]) {
+    let fleet = fleet
         .and(served(FLOOD, tokens[0]))
         .and(served(CALM, tokens[1]));
     let requests = (1..).zip(reasons);
@@ -45,7 +53,7 @@ fn check(settings: &str, used: u32, tokens: [u64; 2], reasons: &[(u32, Reason)])
     let verdicts = fleet.ask(settings, requests);
     let found: Vec<u16> = verdicts.into_iter().map(|(_, reason)| reason).collect();
     let expected: Vec<u16> = reasons.iter().map(|(_, reason)| reason.index()).collect();
-    assert_eq!(found, expected, "{settings} {used} {tokens:?}");
+    assert_eq!(found, expected, "{settings} {tokens:?}");
 }
 
 #[test]
@@ -53,21 +61,45 @@ fn a_fifth_of_the_slots_is_kept_free_of_a_tenant_beyond_its_share() {
     let [best, kept] = [Reason::LeastPressed, Reason::Reserved];
     // The third of three is free, and the two after it are kept. What is known of one tenant is not said of another.
     let batch = [(FLOOD, best), (FLOOD, kept), (CALM, best), (CALM, best)];
-    check(MEMORY, 7, [900, 100], &batch);
-    check(MEMORY, 10, [900, 100], &[(FLOOD, Reason::NoSlot)]);
+    check(MEMORY, ten(7), [900, 100], &batch);
+    check(MEMORY, ten(10), [900, 100], &[(FLOOD, Reason::NoSlot)]);
     // A quarter more than its half is tolerated.
-    check(MEMORY, 9, [625, 375], &[(FLOOD, best)]);
-    check(MEMORY, 9, [626, 374], &[(FLOOD, kept)]);
+    check(MEMORY, ten(9), [625, 375], &[(FLOOD, best)]);
+    check(MEMORY, ten(9), [626, 374], &[(FLOOD, kept)]);
     // Nobody else was served anything.
-    check(MEMORY, 9, [900, 0], &[(FLOOD, best)]);
-    check(r#"{"share-reserve": 0}"#, 9, [900, 100], &[(FLOOD, best)]);
+    check(MEMORY, ten(9), [900, 0], &[(FLOOD, best)]);
+    check(
+        r#"{"share-reserve": 0}"#,
+        ten(9),
+        [900, 100],
+        &[(FLOOD, best)],
+    );
     check(
         r#"{"share-reserve": 1000}"#,
-        0,
+        ten(0),
         [900, 100],
         &[(FLOOD, kept)],
     );
-    check(r#"{"share-reserve": 99}"#, 9, [900, 100], &[(FLOOD, best)]);
+    check(
+        r#"{"share-reserve": 99}"#,
+        ten(9),
+        [900, 100],
+        &[(FLOOD, best)],
+    );
+}
+
+#[test]
+fn more_than_a_thousand_tokens_of_pending_prefill_are_kept_free_of_a_tenant_beyond_its_share() {
+    let [best, kept] = [Reason::LeastPressed, Reason::Reserved];
+    // The first prompt of the batch makes it more.
+    let batch = [(FLOOD, best), (FLOOD, kept), (CALM, best)];
+    check(MEMORY, prefilling(1024), [900, 100], &batch);
+    check(MEMORY, prefilling(1025), [900, 100], &[(FLOOD, kept)]);
+    // Within its share, and alone.
+    check(MEMORY, prefilling(1025), [500, 500], &[(FLOOD, best)]);
+    check(MEMORY, prefilling(1025), [900, 0], &[(FLOOD, best)]);
+    let more = r#"{"share-prefill-max": 1025}"#;
+    check(more, prefilling(1025), [900, 100], &[(FLOOD, best)]);
 }
 
 fn asked(policy: &mut Box<dyn Instance>, now: u64) -> Verdict {

@@ -1,10 +1,10 @@
 //! The weight of what is pending, learnt from completions.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{at, cached, device, load, request};
+use pointsman_sdk::fixture::{at, cached, device, load, request, tenant};
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{
-    Cached, Change, Completion, ExecutorLoad, Extent, Overlap, Request,
+    Cached, Change, Completion, ExecutorLoad, Extent, Overlap, Request, Tenant,
 };
 
 use super::{Fleet, MEMORY, placed};
@@ -125,4 +125,28 @@ fn of_an_executor_that_is_gone_nothing_is_learnt() {
     let ended = vec![Change::WaitingGone(1), completed(1, 100, 300)];
     policy.observe(400, Extent::SinceLast, ended);
     assert_eq!(policy.snapshot(), before);
+}
+
+#[test]
+fn prefill_that_nobody_waits_for_keeps_no_tenant_out() {
+    let now = 1_000_000_000;
+    let served = |id, tokens| {
+        Change::Tenant(Tenant {
+            prompt_tokens_total: tokens,
+            ..tenant(id)
+        })
+    };
+    let choice = |mut policy: Box<dyn Instance>| {
+        let arrives = Change::Waiting(Request {
+            arrived: now,
+            allowed: Some(vec![0]),
+            ..request(1)
+        });
+        // The tenant of the request is far beyond its share.
+        let rows = vec![served(0, 90_000), served(1, 100), pending(5000), arrives];
+        policy.observe(now, Extent::SinceLast, rows);
+        policy.route(at(now), vec![cached(1)])[0].choice.clone()
+    };
+    assert!(matches!(choice(taught(|pending| pending)), Choice::Hold(_)));
+    assert_eq!(choice(taught(|_| 0)), placed(&[0]));
 }
