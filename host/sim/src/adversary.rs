@@ -128,8 +128,7 @@ impl Adversary {
             self.running_beside(view, shortage)?
         } else {
             let n = self.rng.usize(0..4);
-            let anybody = (0..n).map(|_| self.request(shortage.needy));
-            let anybody = anybody.collect();
+            let anybody = (0..n).map(|_| self.request(shortage.needy)).collect();
             (self.executor(view), anybody)
         };
         let victims = requests.into_iter().map(|request| Victim {

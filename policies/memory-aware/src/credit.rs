@@ -67,7 +67,7 @@ fn loaded(settings: &Settings, fleet: Fleet<'_>, executor: &Executor<'_>, prefil
 /// The part of the prompts pending on an executor that a prompt placed there waits for.
 fn pending(settings: &Settings, waits: &Waits, fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
     let blocks = in_blocks(settings, executor, pending_tokens(fleet, executor));
-    blocks.saturating_mul(u64::from(waits.weight_permille(executor))) / 1000
+    waits.awaited(executor, blocks)
 }
 
 /// Tokens of the prompts placed on an executor that are still to be prefilled.

@@ -109,7 +109,9 @@ fn ineligible(search: &Search<'_>, executor: &Executor<'_>, hurdle: Hurdle) -> S
             let name = name.unwrap_or("another model");
             format!("kept free for {name}, which is warm nowhere")
         }
-        Hurdle::Reserved => "the slots left are kept free of tenants beyond their share".to_owned(),
+        Hurdle::Reserved => {
+            "what is left there is kept free of tenants beyond their share".to_owned()
+        }
         Hurdle::Loading => "its model is not loaded, and is being loaded".to_owned(),
     }
 }

@@ -48,7 +48,7 @@ pub(crate) enum Hurdle {
     Obstacle(Obstacle),
     /// The request could go there, but the executor is kept free for another model.
     Drained,
-    /// The request could go there, but the slots left are kept free of tenants beyond their share.
+    /// The request could go there, but what is left there is kept free of tenants beyond their share.
     Reserved,
     /// The request could go there, but its model would have to be loaded, and that is being done already.
     Loading,
@@ -199,8 +199,7 @@ impl<'a> Search<'a> {
     fn is_prefill_kept(&self, executor: &Executor<'_>) -> bool {
         let most = u64::from(self.settings.share_prefill_max);
         let tokens = credit::pending_tokens(self.case.fleet, executor);
-        let weight = u64::from(self.policy.waits.weight_permille(executor));
-        tokens > most && tokens.saturating_mul(weight) / 1000 > most
+        tokens > most && self.policy.waits.awaited(executor, tokens) > most
     }
 
     /// Returns whether the request's tenant is beyond its share.

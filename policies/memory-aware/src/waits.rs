@@ -94,6 +94,12 @@ impl Waits {
         fit.map_or(WHOLE_PERMILLE, |fit| fit.weight_permille)
     }
 
+    /// The part of an amount pending on an executor that a prompt placed there waits for.
+    #[inline]
+    pub(crate) fn awaited(&self, executor: &Executor<'_>, pending: u64) -> u64 {
+        pending.saturating_mul(u64::from(self.weight_permille(executor))) / 1000
+    }
+
     /// Notes a placement that will be learnt from.
     pub(crate) fn picked(&mut self, case: &Case<'_>, pick: &Pick) {
         let request = case.request;

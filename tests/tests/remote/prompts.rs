@@ -126,7 +126,7 @@ const SIDE_BY_SIDE: Pace = Pace {
     places: 16,
 };
 
-/// A streamed chat of one token: a beginning, and words that no other number has.
+/// A streamed chat with an answer of three tokens: a beginning, and words that no other number has.
 fn streamed(beginning: &str, number: usize, words: usize) -> Value {
     let own = format!(" word{number}").repeat(words);
     json!({"model": "demo", "max_tokens": 3, "stream": true, "messages": [
