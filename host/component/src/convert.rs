@@ -258,6 +258,7 @@ macro_rules! conversions_of_requests {
             types::AskedRequest {
                 request: row.request.0,
                 cached_tokens: row.cached_tokens,
+                overtaken: row.overtaken,
             }
         }
 

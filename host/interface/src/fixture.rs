@@ -8,12 +8,13 @@ use crate::rows::{
 };
 use crate::{DeviceId, ExecutorId, Micros, RequestId, TenantId};
 
-/// These requests in a question, nothing of whose prompts is cached.
+/// These requests in a question, nothing of whose prompts is cached, and which nobody overtook.
 #[must_use]
 pub fn asked(requests: &[u64]) -> Vec<AskedRequest> {
     let asked = requests.iter().map(|id| AskedRequest {
         request: RequestId(*id),
         cached_tokens: 0,
+        overtaken: 0,
     });
     asked.collect()
 }

@@ -359,6 +359,7 @@ pub struct Cached {
 pub struct AskedRequest {
     pub request: RequestId,
     pub cached_tokens: u32,
+    pub overtaken: u32,
 }
 
 /// The state of a placed request.

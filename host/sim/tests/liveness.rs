@@ -11,7 +11,8 @@ use common::{
 use pointsman_core::rows::Health;
 use pointsman_core::{
     Allotment, Allotments, Author, Clock, Config, Decided, ExecutorId, ExecutorUpdate, ExpiredWhy,
-    Fact, Micros, NewRequest, Outcome, RefusalCause, RefusedWhy, RequestId, admission, routing,
+    Fact, Hook, Micros, NewRequest, Outcome, RefusalCause, RefusedWhy, RequestId, admission,
+    routing,
 };
 use pointsman_sim::PrefillShares;
 
@@ -296,6 +297,7 @@ fn a_request_held_on_purpose_is_not_overtaken() {
         world.step(executor);
     }
     assert_eq!(strikes(&world), [(Clock::Overtaken, held)]);
+    assert_eq!(hooks_struck(&world), [Hook::Routing]);
 }
 
 #[test]
@@ -367,6 +369,45 @@ fn a_request_that_later_ones_overtook_too_often_goes_first() {
     world.step(executor);
     assert!(is_running(&world, old) && is_queued(&world, new));
     assert_eq!(strikes(&world), [(Clock::Overtaken, old)]);
+    // It was never routed: the order is to blame.
+    assert_eq!(hooks_struck(&world), [Hook::Priority]);
+}
+
+/// Two executors with a slot each, which come free together. The order is by arrival, and routing leaves the first.
+#[test]
+fn routing_is_struck_for_a_request_that_it_left_when_its_turn_came() {
+    let mut world = world_with(Config {
+        overtaken_max: 2,
+        ..Config::default()
+    });
+    let device = add_device(&mut world, 64);
+    let executors = [(); 2].map(|()| add_executor(&mut world, device, 1));
+    for _ in executors {
+        arrive(&mut world, request(4, 1));
+    }
+    let [left, ..] = [(); 3].map(|()| arrive(&mut world, request(4, 1)));
+    world.policies.on_route(move |_, id| {
+        if id == left {
+            HOLD
+        } else {
+            routing::Choice::Place(executors.to_vec())
+        }
+    });
+    for _ in 0..3 {
+        world.step(executors[0]);
+        world.step(executors[1]);
+    }
+    assert_eq!(strikes(&world), [(Clock::Overtaken, left)]);
+    assert_eq!(hooks_struck(&world), [Hook::Routing]);
+}
+
+/// The hooks of all strikes.
+fn hooks_struck(world: &World) -> Vec<Hook> {
+    let hooks = facts(world).filter_map(|fact| match fact {
+        Fact::Strike(_, hook, _) => Some(*hook),
+        _ => None,
+    });
+    hooks.collect()
 }
 
 #[test]

@@ -4,8 +4,9 @@
 //! All advantages are measured in microseconds of waiting. A request's score is the time it has
 //! waited, and each advantage is worth so much more waiting; a tenant that was served more than its
 //! share is behind by so much. Advantages are bounded, so a request that has waited longer than the
-//! bound goes before every later one. The exception is a request
-//! that starts a model: one for each model that is warm nowhere goes before everything else.
+//! bound goes before every later one. The exceptions are a request
+//! that starts a model, as one for each model that is warm nowhere goes before everything else, and one that the host
+//! would have go first before long.
 //!
 //! # Not here
 //! The executor that a request goes to, and whether one is free: the host asks about requests that
@@ -22,7 +23,9 @@ use std::collections::BTreeMap;
 
 use pointsman_sdk::tenants::{Contest, Tenants};
 use pointsman_sdk::wire::types::{AskedRequest, Change, Request, RequestClass};
-use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
+use pointsman_sdk::{
+    Description, Feed, Mirror, Moment, Policy, Priority, Setting, export, overtaken_first,
+};
 
 use diversity::Diversity;
 pub use settings::Settings;
@@ -137,7 +140,8 @@ impl Priority for Aging {
                     .is_some_and(|request| diversity.starts(mirror, request, at.now))
         };
         let (first, rest): (Vec<&Rank>, Vec<&Rank>) = self.ranking.iter().partition(&mut starts);
-        first.into_iter().chain(rest).map(|rank| rank.id).collect()
+        let order = first.into_iter().chain(rest).map(|rank| rank.id).collect();
+        overtaken_first(mirror, requests, order)
     }
 }
 

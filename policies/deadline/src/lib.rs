@@ -23,7 +23,7 @@ use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::AskedRequest;
 use pointsman_sdk::{
     Case, Description, ExecutorIndex, Explanation, Feed, Mirror, Moment, Pick, Policy, Priority,
-    Router, Setting, export,
+    Router, Setting, export, overtaken_first,
 };
 
 use reason::Reason;
@@ -74,7 +74,8 @@ impl Priority for Deadline {
     const NEEDS: Feed = Feed::FLEET.union(Feed::WAITING);
 
     fn order(&mut self, mirror: &Mirror, at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
-        order::order((mirror, &self.table), &self.settings, at.now, requests)
+        let order = order::order((mirror, &self.table), &self.settings, at.now, requests);
+        overtaken_first(mirror, requests, order)
     }
 }
 

@@ -16,7 +16,9 @@ mod settings;
 mod snapshot;
 
 use pointsman_sdk::wire::types::{AskedRequest, Change};
-use pointsman_sdk::{Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
+use pointsman_sdk::{
+    Description, Feed, Mirror, Moment, Policy, Priority, Setting, export, overtaken_first,
+};
 
 use accounts::Accounts;
 pub use settings::Settings;
@@ -87,7 +89,8 @@ impl Priority for FairShare {
     const ORDERS_ONE: bool = true;
 
     fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
-        queue::order(mirror, &self.settings, &self.accounts, requests)
+        let order = queue::order(mirror, &self.settings, &self.accounts, requests);
+        overtaken_first(mirror, requests, order)
     }
 }
 

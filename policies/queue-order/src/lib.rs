@@ -1,8 +1,8 @@
 //! Order of the queue by one of three classic disciplines, which the operator chooses.
 //!
 //! Urgency (class, then client priority) is strict and comes before every discipline; the
-//! discipline orders requests of one urgency by a score, the greater first. A request that half as many
-//! later ones have left behind as the host allows goes before those of its urgency that have not been.
+//! discipline orders requests of one urgency by a score, the greater first. A request that was overtaken
+//! nearly as often as the host allows goes before those that would overtake it.
 //!
 //! # Not here
 //! Aging: see `aging` for an order in which what is less urgent becomes more so.
@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 
 use pointsman_sdk::wire::types::{AskedRequest, Request};
 use pointsman_sdk::{
-    Description, Feed, Mirror, Moment, Policy, Priority, Setting, Urgency, export,
+    Description, Feed, Mirror, Moment, Policy, Priority, Setting, Urgency, export, overtaken_first,
 };
 use serde::Deserialize;
 
@@ -63,8 +63,7 @@ pub struct QueueOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     urgency: Reverse<Urgency>,
-    /// Absent: it was left behind by so many that the discipline counts no more.
-    score: Option<Reverse<u128>>,
+    score: Reverse<u128>,
     arrived: u64,
     id: u64,
 }
@@ -99,36 +98,14 @@ impl Priority for QueueOrder {
     const NEEDS: Feed = Feed::WAITING;
 
     fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
-        let line = Line::of(mirror);
         let ranks = requests.iter().filter_map(|asked| {
             let request = mirror.request(asked.request)?;
-            let mut rank = self.discipline.rank(request, asked.cached_tokens);
-            if line.left_behind_by(request.id) >= u64::from(mirror.bounds().overtaken_max / 2) {
-                rank.score = None;
-            }
-            Some(rank)
+            Some(self.discipline.rank(request, asked.cached_tokens))
         });
         let mut ranking: Vec<Rank> = ranks.collect();
         ranking.sort_unstable();
-        ranking.into_iter().map(|rank| rank.id).collect()
-    }
-}
-
-/// The requests that wait, by id, which is the order of arrival.
-struct Line(Vec<u64>);
-
-// === impl Line ===
-
-impl Line {
-    fn of(mirror: &Mirror) -> Self {
-        Self(mirror.requests().map(|request| request.id).collect())
-    }
-
-    /// The requests that came after `id`, which waits, and wait no more.
-    fn left_behind_by(&self, id: u64) -> u64 {
-        let later = &self.0[self.0.partition_point(|other| *other <= id)..];
-        let since = later.last().map_or(0, |newest| newest - id);
-        since.saturating_sub(later.len() as u64)
+        let order = ranking.into_iter().map(|rank| rank.id).collect();
+        overtaken_first(mirror, requests, order)
     }
 }
 
@@ -138,7 +115,7 @@ impl Discipline {
     fn rank(self, request: &Request, cached_tokens: u32) -> Rank {
         Rank {
             urgency: Reverse(Urgency::from(request)),
-            score: Some(Reverse(self.score(request, cached_tokens))),
+            score: Reverse(self.score(request, cached_tokens)),
             arrived: request.arrived,
             id: request.id,
         }

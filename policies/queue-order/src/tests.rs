@@ -1,5 +1,6 @@
 //! The three orders, by scores computed by hand.
 
+use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request};
 use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass};
 
@@ -13,14 +14,20 @@ fn check(discipline: &str, requests: &[Request], expected: &[u64]) {
             requests.reverse();
         }
         let ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
-        let mut policy = instance();
-        policy
-            .configure(&format!(r#"{{"discipline": "{discipline}"}}"#), bounds())
-            .expect("valid settings");
-        let changes = requests.into_iter().map(Change::Waiting).collect();
-        policy.observe(0, Extent::Everything, changes);
+        let mut policy = policy(discipline, requests);
         assert_eq!(policy.order(at(1000 * SECOND), asked(&ids)), expected);
     }
+}
+
+/// The policy, once these requests wait.
+fn policy(discipline: &str, requests: Vec<Request>) -> Box<dyn Instance> {
+    let mut policy = instance();
+    policy
+        .configure(&format!(r#"{{"discipline": "{discipline}"}}"#), bounds())
+        .expect("valid settings");
+    let changes = requests.into_iter().map(Change::Waiting).collect();
+    policy.observe(0, Extent::Everything, changes);
+    policy
 }
 
 /// A request by arrival and head start in seconds, and prompt tokens.
@@ -152,15 +159,14 @@ fn settings_are_described_as_they_are() {
 }
 
 #[test]
-fn what_half_of_the_bound_has_left_behind_goes_first_in_order_of_arrival() {
-    let half = u64::from(bounds().overtaken_max / 2);
-    // 3 waits, half of the bound and one came after it, and one of those waits. 1 was left behind by more; 2 is
-    // less urgent.
-    let late = 3 + half + 1;
-    let mut requests = [1, 2, 3, late].map(|id| given(id, id, 0, 1));
+fn what_was_overtaken_three_quarters_as_often_as_the_host_allows_goes_first_within_its_urgency() {
+    let mut requests = [1, 2, 3, 4].map(|id| given(id, id, 0, 1));
     requests[1].priority = -1;
-    check("lcfs", &requests, &[1, 3, late, 2]);
-    // One less has.
-    requests[2].id += 1;
-    check("lcfs", &requests, &[1, late, 4, 2]);
+    let mut policy = policy("lcfs", requests.to_vec());
+    let mut asked = asked(&[1, 2, 3, 4]);
+    asked[1].overtaken = 200;
+    asked[2].overtaken = 192;
+    assert_eq!(policy.order(at(0), asked.clone()), [3, 4, 1, 2]);
+    asked[2].overtaken = 191;
+    assert_eq!(policy.order(at(0), asked), [4, 3, 1, 2]);
 }

@@ -29,12 +29,13 @@ pub fn at(now: u64) -> Moment {
     Moment { now, round: 1 }
 }
 
-/// These requests in a question, nothing of whose prompts is cached.
+/// These requests in a question, nothing of whose prompts is cached, and which nobody overtook.
 #[must_use]
 pub fn asked(requests: &[u64]) -> Vec<AskedRequest> {
     let asked = requests.iter().map(|&request| AskedRequest {
         request,
         cached_tokens: 0,
+        overtaken: 0,
     });
     asked.collect()
 }

@@ -52,7 +52,7 @@
 //!
 //! let mut policy = instance();
 //! policy.configure("{}", pointsman_sdk::fixture::bounds()).expect("the defaults are valid");
-//! let asked = |request| AskedRequest { request, cached_tokens: 0 };
+//! let asked = |request| AskedRequest { request, cached_tokens: 0, overtaken: 0 };
 //! let requests = vec![asked(1), asked(2), asked(3)];
 //! assert_eq!(policy.order(Moment { now: 0, round: 1 }, requests), [3, 2, 1]);
 //! ```
@@ -93,6 +93,7 @@ pub mod log;
 mod mirror;
 mod needs;
 mod overrides;
+mod overtaken;
 mod placements;
 mod policy;
 mod ranked;
@@ -125,6 +126,7 @@ pub use mirror::Mirror;
 pub use needs::Ask;
 pub use needs::Description;
 pub use overrides::{BadOverride, Overridable, Overrides};
+pub use overtaken::overtaken_first;
 pub use placements::{BatchPlacements, PlacementCounts};
 pub use policy::Policy;
 pub use ranked::{ByRank, Ranked};

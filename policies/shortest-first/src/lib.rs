@@ -1,21 +1,22 @@
 //! Order of the queue: the shortest work first, aged so that nothing starves.
 //!
 //! Work is counted as time: the more a request takes, the later it counts as having come. The delay is
-//! bounded, so a request that has waited longer than the bound goes before every later one, and so does one that many
-//! later ones may have overtaken. The length of an answer is what its client states, or what was learnt from answers
+//! bounded, so a request that has waited longer than the bound goes before every later one, and one that was overtaken nearly as
+//! often as the host allows before those that would overtake it. The length of an answer is what its client states, or what was learnt from answers
 //! to others like it.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod lengths;
-mod overtaken;
 mod seen;
 mod settings;
 mod snapshot;
 
 use pointsman_sdk::wire::types::{AskedRequest, Change, Request};
-use pointsman_sdk::{Bounds, Description, Feed, Mirror, Moment, Policy, Priority, Setting, export};
+use pointsman_sdk::{
+    Bounds, Description, Feed, Mirror, Moment, Policy, Priority, Setting, export, overtaken_first,
+};
 
 use lengths::{Features, Lengths};
 use seen::Seen;
@@ -28,8 +29,6 @@ pub struct ShortestFirst {
     weights: Weights,
     lengths: Lengths,
     seen: Seen,
-    /// The newest request that ever waited, by id.
-    newest: u64,
 }
 
 /// The place of one request; the least comes first.
@@ -51,7 +50,7 @@ impl Policy for ShortestFirst {
                       waiting outweighs any length in the end."
                 .into(),
             reasons: Vec::new(),
-            state_version: 2,
+            state_version: 1,
         }
     }
 
@@ -64,23 +63,19 @@ impl Policy for ShortestFirst {
             weights: settings.weights(),
             lengths: Lengths::default(),
             seen: Seen::default(),
-            newest: 0,
         })
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        snapshot::snapshot(self.newest, &self.lengths, &self.seen)
+        snapshot::snapshot(&self.lengths, &self.seen)
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), String> {
-        (self.newest, self.lengths, self.seen) = snapshot::restore(state)?;
+        (self.lengths, self.seen) = snapshot::restore(state)?;
         Ok(())
     }
 
     fn changed(&mut self, _mirror: &Mirror, change: &Change) {
-        if let Change::Waiting(request) = change {
-            self.newest = self.newest.max(request.id);
-        }
         if !self.weights.learns {
             return;
         }
@@ -101,33 +96,14 @@ impl Priority for ShortestFirst {
 
     fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         let bounds = mirror.bounds();
-        let known = requests
-            .iter()
-            .filter_map(|asked| Some((mirror.request(asked.request)?, asked.cached_tokens)));
-        let mut known: Vec<(&Request, u32)> = known.collect();
-        known.sort_unstable_by_key(|(request, _)| request.id);
-        let ids: Vec<u64> = known.iter().map(|(request, _)| request.id).collect();
-        let overtaken = overtaken::at_most(self.newest, &ids);
-        let ranking = known.into_iter().zip(overtaken);
-        let mut ranking: Vec<Rank> = ranking
-            .map(|((request, cached), overtaken)| {
-                let rank = self.rank(request, cached, bounds);
-                if overtaken::is_enough(overtaken, bounds) {
-                    rank.before_others()
-                } else {
-                    rank
-                }
-            })
-            .collect();
+        let ranks = requests.iter().filter_map(|asked| {
+            let request = mirror.request(asked.request)?;
+            Some(self.rank(request, asked.cached_tokens, bounds))
+        });
+        let mut ranking: Vec<Rank> = ranks.collect();
         ranking.sort_unstable();
-        ranking.into_iter().map(|rank| rank.id).collect()
-    }
-}
-
-impl Rank {
-    /// The place before all who go by their work.
-    fn before_others(self) -> Self {
-        Self { due: 0, ..self }
+        let order = ranking.into_iter().map(|rank| rank.id).collect();
+        overtaken_first(mirror, requests, order)
     }
 }
 

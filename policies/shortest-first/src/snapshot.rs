@@ -6,8 +6,8 @@ use crate::lengths::{Account, BUCKETS, Distribution, Group, Lengths, Mark};
 use crate::seen::{Entry, Seen};
 
 /// Writes the state; [`restore`] reads it.
-pub(crate) fn snapshot(newest: u64, lengths: &Lengths, seen: &Seen) -> Vec<u8> {
-    let mut bytes = newest.to_le_bytes().to_vec();
+pub(crate) fn snapshot(lengths: &Lengths, seen: &Seen) -> Vec<u8> {
+    let mut bytes = Vec::new();
     put_len(&mut bytes, lengths.groups().count());
     for (group, distribution) in lengths.groups() {
         put_group(&mut bytes, group);
@@ -28,10 +28,9 @@ pub(crate) fn snapshot(newest: u64, lengths: &Lengths, seen: &Seen) -> Vec<u8> {
 /// # Errors
 ///
 /// A sentence about bytes that it cannot have written.
-pub(crate) fn restore(bytes: &[u8]) -> Result<(u64, Lengths, Seen), String> {
+pub(crate) fn restore(bytes: &[u8]) -> Result<(Lengths, Seen), String> {
     let mut left = bytes;
     let cut = || format!("a snapshot of {} bytes is cut off", bytes.len());
-    let newest = u64::from_le_bytes(take(&mut left).ok_or_else(cut)?);
     let mut groups = Vec::new();
     for _ in 0..take_u32(&mut left).ok_or_else(cut)? {
         groups.push(take_group(&mut left).ok_or_else(cut)?);
@@ -40,7 +39,7 @@ pub(crate) fn restore(bytes: &[u8]) -> Result<(u64, Lengths, Seen), String> {
     while !left.is_empty() {
         entries.push(take_entry(&mut left).ok_or_else(cut)?);
     }
-    Ok((newest, Lengths::of(groups), Seen::of(entries)))
+    Ok((Lengths::of(groups), Seen::of(entries)))
 }
 
 /// Writes which of a group's parts there are, then the parts.
@@ -118,14 +117,14 @@ mod tests {
             lengths.learn(Features::of_request(request), 700);
             seen.note(request);
         }
-        let bytes = snapshot(u64::MAX, &lengths, &seen);
-        assert_eq!(restore(&bytes), Ok((u64::MAX, lengths, seen)));
-        let empty = snapshot(0, &Lengths::default(), &Seen::default());
+        let bytes = snapshot(&lengths, &seen);
+        assert_eq!(restore(&bytes), Ok((lengths, seen)));
+        let empty = snapshot(&Lengths::default(), &Seen::default());
         assert_eq!(restore(&empty), Ok(Default::default()));
         for len in 0..bytes.len() {
             // Where an entry of a request ends nothing is missing.
             let said = restore(&bytes[..len]);
-            let whole = said.is_ok_and(|(_, _, seen)| seen.entries().count() < waiting.len());
+            let whole = said.is_ok_and(|(_, seen)| seen.entries().count() < waiting.len());
             assert!(whole || restore(&bytes[..len]).is_err(), "{len}");
         }
     }

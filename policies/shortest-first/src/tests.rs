@@ -14,11 +14,10 @@ fn policy(requests: Vec<Request>) -> Box<dyn Instance> {
     policy_with(SETTINGS, requests)
 }
 
-/// A policy by the settings alone: the host lets requests wait for years, and be overtaken by any number.
+/// A policy by the settings alone: the host lets requests wait for years.
 fn policy_with(settings: &str, requests: Vec<Request>) -> Box<dyn Instance> {
     let patient = Bounds {
         wait_max: 1 << 60,
-        overtaken_max: u32::MAX,
         ..bounds()
     };
     policy_within(patient, settings, requests)
@@ -269,22 +268,6 @@ fn the_wait_of_the_longest_request_is_bounded() {
         policy.observe(now, Extent::SinceLast, vec![Change::WaitingGone(first)]);
     }
     assert_eq!(served_at, Some(bound));
-}
-
-/// The same stream, where the host lets nobody be overtaken 256 times.
-#[test]
-fn a_request_that_three_quarters_of_the_bound_may_have_overtaken_goes_first() {
-    let longest = expecting(7, 0, u32::MAX);
-    let mut policy = policy_within(bounds(), "{}", vec![longest]);
-    let served_before = (8..).take_while(|id| {
-        let now = id * TOKEN;
-        let best = expecting(*id, now, 0);
-        policy.observe(now, Extent::SinceLast, vec![Change::Waiting(best)]);
-        let first = policy.order(at(now), asked(&[7, *id]))[0];
-        policy.observe(now, Extent::SinceLast, vec![Change::WaitingGone(first)]);
-        first == *id
-    });
-    assert_eq!(served_before.count(), 192);
 }
 
 #[test]

@@ -47,12 +47,16 @@ impl Machine {
     }
 
     /// These live requests as a question names them: with the longest cached prefix of each, as
-    /// [`Self::look_up_prefixes`] has it.
+    /// [`Self::look_up_prefixes`] has it, and how often each was overtaken.
     pub(super) fn asked(&mut self, requests: &[RequestId]) -> Vec<AskedRequest> {
         self.look_up_prefixes(requests);
-        let asked = requests.iter().map(|id| AskedRequest {
-            request: *id,
-            cached_tokens: self.requests[*id].cached_tokens(),
+        let asked = requests.iter().map(|id| {
+            let request = &self.requests[*id];
+            AskedRequest {
+                request: *id,
+                cached_tokens: request.cached_tokens(),
+                overtaken: request.overtaken(),
+            }
         });
         asked.collect()
     }

@@ -50,7 +50,7 @@ pub use world::exports::pointsman::scheduling::admission as wire;
 /// #     fn describe() -> Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
-/// # let asked = |request| AskedRequest { request, cached_tokens: 0 };
+/// # let asked = |request| AskedRequest { request, cached_tokens: 0, overtaken: 0 };
 /// # let at = Moment { now: 0, round: 0 };
 /// # let verdicts = Doorman.admit(&Mirror::default(), at, &[asked(1), asked(2)], 1);
 /// # assert_eq!(verdicts[0].choice, Choice::Admit);

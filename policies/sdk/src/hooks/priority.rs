@@ -44,7 +44,7 @@ pub use world::exports::pointsman::scheduling::priority as wire;
 /// #     fn describe() -> Description { unreachable!() }
 /// #     fn new(_: serde_json::Value) -> Result<Self, String> { Ok(Self) }
 /// # }
-/// # let asked = [AskedRequest { request: 1, cached_tokens: 0 }];
+/// # let asked = [AskedRequest { request: 1, cached_tokens: 0, overtaken: 0 }];
 /// # assert!(Shortest.order(&Mirror::default(), Moment { now: 0, round: 0 }, &asked).is_empty());
 /// ```
 pub trait Priority: Policy {

@@ -221,6 +221,14 @@ impl Request {
         self.id() < other.id() && other.urgency() <= self.urgency()
     }
 
+    /// The number of requests that overtook it where it waits now, in the queue or on an executor.
+    pub(crate) fn overtaken(&self) -> u32 {
+        match &self.phase {
+            Phase::Waiting(waiting) => waiting.overtaken,
+            Phase::Placed(placed) | Phase::Leaving(placed, _) => placed.overtaken,
+        }
+    }
+
     /// The place of this request by urgency, then arrival: the least comes first.
     pub(crate) fn precedence(&self) -> (Reverse<Urgency>, RequestId) {
         (Reverse(self.urgency()), self.id())

@@ -4,7 +4,7 @@
 //! liveness clocks, but in one stay without a place all of them together last `held-max` at most.
 //! A hold without a time, and one past that bound, stops nothing.
 
-use pointsman_events::{Decided, ExecutorId, Micros};
+use pointsman_events::{Decided, ExecutorId, Hook, Micros};
 
 /// A request without a place.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Waiting {
     pub(crate) unserved_since: Option<Micros>,
     /// The number of placements that went past it.
     pub(crate) overtaken: u32,
+    /// The hook whose answer let the last of them go past it.
+    pub(crate) overtaken_by: Hook,
     /// The time at which the policy that holds it wants to be asked again.
     wake: Option<Micros>,
     /// The hold on purpose that lasts.
@@ -56,6 +58,7 @@ impl Waiting {
             feasible_since: None,
             unserved_since: None,
             overtaken: 0,
+            overtaken_by: Hook::Priority,
             wake: None,
             hold: None,
             held: Micros(0),

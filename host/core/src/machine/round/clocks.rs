@@ -3,7 +3,8 @@
 //! 1. *Unplaced*: what some executor could have taken for `unplaced-max` is placed by the built-in
 //!    rule. 2. *Overtaken*: a request that later, not more urgent ones have overtaken
 //!    `overtaken-max` times where it could have run goes first, also among the parked and in the
-//!    queue of an executor (see `queues`). 3. *Tokenless*: a running sequence without a token for
+//!    queue of an executor (see `queues`); it counts against the policy whose answer let the last of
+//!    them go before it. 3. *Tokenless*: a running sequence without a token for
 //!    `tokenless-steps-max` steps gets a built-in allotment, and its engine a built-in order (see
 //!    `inputs/sequences`). 4. *Stalled*: a running sequence that lacked a block for `unplaced-max`
 //!    gets a built-in eviction (see `shortages`).
@@ -11,6 +12,9 @@
 //! A hold on purpose stops the first two while it lasts, so that nobody is struck for it: see
 //! `requests/waiting`. A request that has waited for `wait-max` is placed by the built-in rule if
 //! an executor can take it at that time, and refused only if none can.
+
+use std::cell::LazyCell;
+use std::collections::BTreeMap;
 
 use pointsman_events::rows::Stage;
 use pointsman_events::{
@@ -25,14 +29,15 @@ use super::{OngoingRound, built_in};
 
 /// A reason to place a request before any policy is asked.
 enum Overdue {
-    /// A clock has run out, which counts against the policy.
-    Clock(Clock),
+    /// A clock has run out, which counts against the policy of a hook.
+    Clock(Clock, Hook),
     /// It has waited for as long as it may.
     Waited,
 }
 
 impl OngoingRound<'_> {
-    /// Places the requests that must go first, where the built-in rule finds room.
+    /// Places the requests that must go first, where the built-in rule finds room. They overtake nobody: no
+    /// policy let them.
     pub(super) fn place_overdue(&mut self) {
         for id in self.machine.requests.watched().clone() {
             let Some(overdue) = self.machine.overdue(id) else {
@@ -41,25 +46,26 @@ impl OngoingRound<'_> {
             let request = &self.machine.requests[id];
             let room = built_in::first_with_room(&self.machine.ledger, request);
             match (overdue, room) {
-                (Overdue::Clock(clock), Some(on)) => {
-                    self.strike_for(id, clock);
-                    self.place(id, on, Decided::BUILT_IN);
+                (Overdue::Clock(clock, hook), Some(on)) => {
+                    self.strike_for(id, clock, hook);
+                    self.machine.place(id, on, Decided::BUILT_IN);
                 }
-                (Overdue::Waited, Some(on)) => self.place(id, on, Decided::BUILT_IN),
+                (Overdue::Waited, Some(on)) => self.machine.place(id, on, Decided::BUILT_IN),
                 (Overdue::Waited, None) => {
                     self.machine.end(id, Outcome::Expired(ExpiredWhy::Wait));
                 }
-                (Overdue::Clock(_), None) => {}
+                (Overdue::Clock(..), None) => {}
             }
         }
     }
 
-    fn strike_for(&mut self, id: RequestId, clock: Clock) {
-        let strike = Fact::Strike(clock, Hook::Routing, id);
+    /// Tells that a clock of a request ran out by the answers of a hook's policy.
+    pub(super) fn strike_for(&mut self, id: RequestId, clock: Clock, hook: Hook) {
+        let strike = Fact::Strike(clock, hook, id);
         self.machine.out.fact(strike);
         self.strike(Strike {
             at: self.at.now,
-            hook: Hook::Routing,
+            hook,
             clock,
             request: Some(id),
         });
@@ -68,6 +74,7 @@ impl OngoingRound<'_> {
     /// Second clock: counts the placements of this round that overtook a request left waiting, and
     /// not on purpose.
     pub(super) fn count_overtaken(&mut self) {
+        let places = LazyCell::new(|| places(&self.ordered));
         for id in &self.asked {
             let waiting = self.machine.requests.find(*id);
             let counts = |waiting: &Waiting| waiting.held_until().is_none();
@@ -79,12 +86,14 @@ impl OngoingRound<'_> {
             let later = self.placements.iter().filter(|(other, _)| other > id);
             let overtook = later
                 .filter(|(other, executor)| self.machine.overtakes(*other, request, *executor));
-            let n = count(overtook.count());
-            if n == 0 {
+            let overtook: Vec<RequestId> = overtook.map(|(other, _)| *other).collect();
+            if overtook.is_empty() {
                 continue;
             }
+            let hook = at_fault(&places, *id, &overtook);
             if let Some(waiting) = self.machine.requests.waiting_mut(*id) {
-                waiting.overtaken = waiting.overtaken.saturating_add(n);
+                waiting.overtaken = waiting.overtaken.saturating_add(count(overtook.len()));
+                waiting.overtaken_by = hook;
             }
             self.machine.requests.watch(*id);
         }
@@ -106,6 +115,23 @@ impl OngoingRound<'_> {
     }
 }
 
+/// The place of each request in an order.
+fn places(ordered: &[RequestId]) -> BTreeMap<RequestId, usize> {
+    let places = ordered.iter().enumerate();
+    places.map(|(place, id)| (*id, place)).collect()
+}
+
+/// The hook whose answer let a request be overtaken: the order's if each of those that overtook it was tried
+/// before it, else that of routing, which did not place it when its turn came.
+fn at_fault(places: &BTreeMap<RequestId, usize>, id: RequestId, overtook: &[RequestId]) -> Hook {
+    let was_tried_first = |other| places.get(other) < places.get(&id);
+    if overtook.iter().all(was_tried_first) {
+        Hook::Priority
+    } else {
+        Hook::Routing
+    }
+}
+
 impl Machine {
     /// The reason to place a watched request now, if there is one.
     fn overdue(&self, id: RequestId) -> Option<Overdue> {
@@ -116,14 +142,14 @@ impl Machine {
         }
         let unplaced_at = waiting.unplaced_at(self.config.unplaced_max);
         if unplaced_at.is_some_and(|at| at <= self.out.now()) {
-            return Some(Overdue::Clock(Clock::Unplaced));
+            return Some(Overdue::Clock(Clock::Unplaced, Hook::Routing));
         }
         if self.has_waited_out(waiting) {
             return Some(Overdue::Waited);
         }
         let is_overtaken = waiting.overtaken >= self.config.overtaken_max;
         let counts = is_overtaken && waiting.held_until().is_none();
-        counts.then_some(Overdue::Clock(Clock::Overtaken))
+        counts.then_some(Overdue::Clock(Clock::Overtaken, waiting.overtaken_by))
     }
 
     /// Tells whether a request has been without a place for as long as one may.

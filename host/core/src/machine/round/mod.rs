@@ -63,6 +63,9 @@ struct OngoingRound<'a> {
     admitted: Vec<RequestId>,
     /// Requests that some executor could have taken when their order was asked for.
     asked: Vec<RequestId>,
+    /// The same in the order in which they were tried.
+    ordered: Vec<RequestId>,
+    /// Placements of these.
     placements: Vec<(RequestId, ExecutorId)>,
 }
 
@@ -83,6 +86,7 @@ impl Machine {
             policies,
             admitted: Vec::new(),
             asked: Vec::new(),
+            ordered: Vec::new(),
             placements: Vec::new(),
         };
         round.run();

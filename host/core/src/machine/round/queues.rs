@@ -9,7 +9,7 @@
 //! whatever the policy says (`pointsman-sim`, `tests/queues.rs`).
 
 use pointsman_events::rows::RequestClass;
-use pointsman_events::{Clock, ExecutorId, Fact, Hook, RequestId, Strike};
+use pointsman_events::{Clock, ExecutorId, Fact, Hook, RequestId};
 
 use super::super::count;
 use super::super::requests::Request;
@@ -44,7 +44,7 @@ impl OngoingRound<'_> {
         let left = entering.split_off(room);
         for id in &entering {
             if is_overdue(&self.machine.requests[*id]) {
-                self.strike_order(*id);
+                self.strike_for(*id, Clock::Overtaken, Hook::Priority);
             }
         }
         self.count_passed(&left, &entering);
@@ -91,7 +91,7 @@ impl OngoingRound<'_> {
             let placed = self.machine.requests[*id].placement();
             if placed.overtaken >= self.machine.config.overtaken_max && !placed.goes_first {
                 self.machine.requests.put_first(*id);
-                self.strike_order(*id);
+                self.strike_for(*id, Clock::Overtaken, Hook::Priority);
             }
         }
         let ordered = self.ask_order(&queued);
@@ -111,17 +111,5 @@ impl OngoingRound<'_> {
         first.sort_unstable();
         first.extend(others);
         first
-    }
-
-    /// Tells that an order let a request be overtaken too often.
-    fn strike_order(&mut self, id: RequestId) {
-        let strike = Fact::Strike(Clock::Overtaken, Hook::Priority, id);
-        self.machine.out.fact(strike);
-        self.strike(Strike {
-            at: self.at.now,
-            hook: Hook::Priority,
-            clock: Clock::Overtaken,
-            request: Some(id),
-        });
     }
 }

@@ -17,8 +17,9 @@ impl OngoingRound<'_> {
             return;
         }
         let asked = std::mem::take(&mut self.asked);
-        let mut left: VecDeque<RequestId> = self.ask_order(&asked).into();
+        self.ordered = self.ask_order(&asked);
         self.asked = asked;
+        let mut left: VecDeque<RequestId> = self.ordered.iter().copied().collect();
         while !self.machine.ledger.sets().open.is_empty() {
             let mut batch = self.next_batch(&mut left);
             if batch.is_empty() {
