@@ -9,8 +9,8 @@
 //!    `inputs/sequences`). 4. *Stalled*: a running sequence that lacked a block for `unplaced-max`
 //!    gets a built-in eviction (see `shortages`).
 //!
-//! A hold on purpose stops the first two while it lasts, so that nobody is struck for it: see
-//! `requests/waiting`. A request that has waited for `wait-max` is placed by the built-in rule if
+//! A hold on purpose, where some executor could take the request, stops the first two while it lasts, so that nobody is
+//! struck for it: see `requests/waiting`. A request that has waited for `wait-max` is placed by the built-in rule if
 //! an executor can take it at that time, and refused only if none can.
 
 use std::cell::LazyCell;
@@ -72,12 +72,13 @@ impl OngoingRound<'_> {
     }
 
     /// Second clock: counts the placements of this round that overtook a request left waiting, and
-    /// not on purpose.
+    /// not on purpose. One that nothing could take when its turn came waits for lack of room, not on purpose.
     pub(super) fn count_overtaken(&mut self) {
         let places = LazyCell::new(|| places(&self.ordered));
         for id in &self.asked {
             let waiting = self.machine.requests.find(*id);
-            let counts = |waiting: &Waiting| waiting.held_until().is_none();
+            let lacks_room = self.without_room.contains(id);
+            let counts = |waiting: &Waiting| lacks_room || waiting.held_until().is_none();
             let Some(request) = waiting.filter(|request| request.waiting().is_some_and(counts))
             else {
                 continue;

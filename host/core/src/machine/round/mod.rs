@@ -42,6 +42,8 @@ mod queues;
 mod routing;
 mod shortages;
 
+use std::collections::BTreeSet;
+
 use crate::policies::Policies;
 use pointsman_events::rows::Moment;
 use pointsman_events::{
@@ -53,6 +55,7 @@ use crate::asked::Asked;
 use crate::view::View;
 
 use super::Machine;
+use feasibility::Feasibility;
 
 /// A round in progress: the machine, its policies, and what has happened so far.
 struct OngoingRound<'a> {
@@ -67,6 +70,10 @@ struct OngoingRound<'a> {
     ordered: Vec<RequestId>,
     /// Placements of these.
     placements: Vec<(RequestId, ExecutorId)>,
+    /// Requests that are held where nothing could take them: not on purpose, whatever the answer says.
+    without_room: BTreeSet<RequestId>,
+    /// The requests that some executor could take since the last placement.
+    feasibility: Feasibility,
 }
 
 impl Machine {
@@ -88,6 +95,8 @@ impl Machine {
             asked: Vec::new(),
             ordered: Vec::new(),
             placements: Vec::new(),
+            without_room: BTreeSet::new(),
+            feasibility: Feasibility::default(),
         };
         round.run();
         // What left the queue in this round made room in it.
@@ -169,5 +178,6 @@ impl OngoingRound<'_> {
     fn place(&mut self, id: RequestId, on: (ExecutorId, PlacedIn), by: Decided) {
         self.machine.place(id, on, by);
         self.placements.push((id, on.0));
+        self.feasibility = Feasibility::default();
     }
 }

@@ -110,6 +110,12 @@ impl OngoingRound<'_> {
                 self.place(id, on, by);
             }
             routing::Choice::Hold(until) => {
+                if !self
+                    .feasibility
+                    .check(&machine.ledger, &machine.requests[id])
+                {
+                    self.without_room.insert(id);
+                }
                 let waiting = machine.requests.waiting_mut(id);
                 let held_max = machine.config.held_max;
                 let until = waiting.and_then(|waiting| waiting.hold(self.at.now, until, held_max));
