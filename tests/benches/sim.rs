@@ -43,7 +43,7 @@ Mooncake's, and `servegen.jsonl`, clients of ServeGen's. The policies are the co
 on every machine.";
 
 const OVERLOAD: &str = "
-## Three times as many requests as can be served
+## More requests than can be served
 
 `pointsman simulate poisson:rate=R,requests=100R,prompt=1000,output=200 --profile llm-d --executors 4 --policy budget.wasm…`; good are
 requests with a TTFT within 2 s and 25 ms between tokens.
@@ -188,10 +188,16 @@ fn generated() -> [(&'static str, String, &'static str); 3] {
     ]
 }
 
-/// Prints what is served in good time at the capacity of a fleet, and at three times as many requests.
+/// Prints what is served in good time at the capacity of a fleet, and at two and three times as many requests.
 fn overload(out: &mut dyn Write) -> Result<()> {
     out.write_all(OVERLOAD.as_bytes())?;
-    for (rate, settings) in [(11, ""), (33, ""), (33, ",wait-max=500ms")] {
+    for (rate, settings) in [
+        (11, ""),
+        (22, ""),
+        (33, ""),
+        (33, ",surge-wait-max=24h"),
+        (33, ",surge-wait-max=24h,wait-max=500ms"),
+    ] {
         let good = goodput(rate, settings)?;
         writeln!(out, "| {rate} | {} | {good:.2} |", named(settings))?;
     }

@@ -90,9 +90,9 @@ impl<'a> Door<'a> {
         if request.is_some_and(|request| !request.may_wait && self.is_saturated_for(request)) {
             return (shed, Reason::Saturated);
         }
-        if let Some(secs) = request.and_then(|request| self.late_secs(request)) {
+        if let Some((secs, reason)) = request.and_then(|request| self.late_secs(request)) {
             let secs = secs.max(self.settings.retry_after);
-            return (Choice::Shed(secs), Reason::Late);
+            return (Choice::Shed(secs), reason);
         }
         if self.room > 0 {
             self.room -= 1;

@@ -19,6 +19,7 @@ mod queue;
 mod reason;
 mod settings;
 mod shares;
+mod surge;
 
 use pointsman_sdk::tenants::Tenants;
 use pointsman_sdk::wire::admission::Verdict;

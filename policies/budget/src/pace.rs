@@ -1,8 +1,8 @@
 //! The pace of a line: how fast requests leave it while others wait.
 //!
 //! It is counted from the rows of waiting requests alone, so it has whatever makes a line shorter: placements,
-//! and clients that give up. It is known only after enough requests have left, and only as long as somebody waits: how
-//! fast an empty line would move is not known, since nobody is there to leave it.
+//! and clients that give up. It is known only after enough requests have left, and only of the time in which somebody
+//! waits: how fast an empty line would move is not known, since nobody is there to leave it.
 //!
 //! # Invariants
 //! 1. A pace is of between [`LEFT_MIN`] requests and three times [`LEFT_SPAN`] of those that left last, unless they
@@ -50,6 +50,13 @@ impl Pace {
         }
     }
 
+    /// Leaves out a time in which nobody waited, up to now, in microseconds.
+    pub(crate) fn skip(&mut self, time: u64) {
+        for span in self.last.iter_mut().chain([&mut self.present]) {
+            span.began += time;
+        }
+    }
+
     /// The time in which so many requests leave, in microseconds; absent while the pace is not known.
     pub(crate) fn time_for(&self, requests: usize, now: u64) -> Option<u64> {
         let began = self.last.unwrap_or(self.present).began;
@@ -94,6 +101,13 @@ mod tests {
         let at_once = line([11 * SECOND; 8]);
         assert_eq!(at_once.time_for(1, 14 * SECOND), None);
         assert_eq!(at_once.time_for(8, 15 * SECOND), Some(5 * SECOND));
+    }
+
+    #[test]
+    fn a_time_in_which_nobody_waited_does_not_count() {
+        let mut pace = line((1..=8).map(|idx| (10 + idx) * SECOND));
+        pace.skip(4 * SECOND);
+        assert_eq!(pace.time_for(3, 22 * SECOND), Some(3 * SECOND));
     }
 
     #[test]

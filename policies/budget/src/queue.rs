@@ -15,6 +15,7 @@ use pointsman_sdk::wire::types::{Change, Request, Stage};
 use pointsman_sdk::{Mirror, Urgency};
 
 use crate::pace::Pace;
+use crate::surge::Surge;
 
 /// The queued requests, by tenant, and the lines for the models.
 #[derive(Clone, Debug, Default)]
@@ -29,10 +30,16 @@ pub(crate) struct Queue {
 /// The model of a request, if it names one.
 type Model = Option<u32>;
 
-/// The requests that wait for one model; never empty.
+/// Time for which an empty line goes on, in microseconds: if nobody joins it by then, it has ended.
+const REST: u64 = 5_000_000;
+
+/// The requests that wait for one model.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) pace: Pace,
+    pub(crate) surge: Surge,
+    /// The time since which nobody waits.
+    empty_since: Option<u64>,
     waiting: Ranks,
     by_tenant: BTreeMap<u32, Ranks>,
 }
@@ -92,7 +99,7 @@ impl Queue {
             | Change::SequenceGone(_)
             | Change::Completed(_) => return,
         };
-        self.line_up(mirror.now(), before, after);
+        self.line_up(mirror, before, after);
         let is_queued = |request: &&Request| request.stage == Stage::Queued;
         if let Some(request) = before.filter(is_queued) {
             self.remove(request);
@@ -116,13 +123,23 @@ impl Queue {
         self.parked
     }
 
-    /// The line for a model, where somebody waits.
+    /// The line for a model, where somebody waits or did of late.
     pub(crate) fn line(&self, model: Option<u32>) -> Option<&Line> {
         self.lines.get(&model)
     }
 
-    /// Has the request join or leave its line. A change of its row alone moves nobody.
-    fn line_up(&mut self, now: u64, before: Option<&Request>, after: Option<&Request>) {
+    /// Has the request come to its line, join or leave it. A change of its row alone moves nobody.
+    fn line_up(&mut self, mirror: &Mirror, before: Option<&Request>, after: Option<&Request>) {
+        let (now, wait_max) = (mirror.now(), mirror.bounds().wait_max);
+        if let Some(request) = after {
+            self.end_empty(request.model, now);
+        }
+        let arrives = after.filter(|request| request.stage == Stage::Arrived);
+        if let Some(request) = arrives.filter(|_| before.is_none())
+            && let Some(line) = self.lines.get_mut(&request.model)
+        {
+            line.meets(request, now, wait_max);
+        }
         let before = before.filter(waits);
         let after = after.filter(waits);
         let stays = |before: &Request, after: &Request| {
@@ -136,18 +153,26 @@ impl Queue {
         }
         if let Some(request) = after {
             let line = self.lines.entry(request.model);
-            line.or_insert_with(|| Line::beginning(now)).join(request);
+            line.or_insert_with(|| Line::beginning(now))
+                .join(request, now);
         }
         if let Some(request) = before
             && let Some(line) = self.lines.get_mut(&request.model)
         {
-            line.leave(request);
+            line.leave(request, now);
             if after.is_none() {
                 line.pace.leaves(now);
+                line.surge.leaves(now);
             }
-            if line.waiting.0.is_empty() {
-                self.lines.remove(&request.model);
-            }
+        }
+    }
+
+    /// Forgets the line for a model if nobody has waited there for long enough.
+    fn end_empty(&mut self, model: Model, now: u64) {
+        let line = self.lines.get(&model);
+        let empty_since = line.and_then(|line| line.empty_since);
+        if empty_since.is_some_and(|since| now.saturating_sub(since) >= REST) {
+            self.lines.remove(&model);
         }
     }
 
@@ -198,12 +223,26 @@ impl Line {
     fn beginning(now: u64) -> Self {
         Self {
             pace: Pace::beginning(now),
+            surge: Surge::beginning(now),
+            empty_since: None,
             waiting: Ranks::default(),
             by_tenant: BTreeMap::new(),
         }
     }
 
-    fn join(&mut self, request: &Request) {
+    /// Has a request come, which may not be let in. `wait_max` is how long anybody may wait, in microseconds.
+    fn meets(&mut self, request: &Request, now: u64, wait_max: u64) {
+        self.surge.comes(now);
+        let wait = self.pace.time_for(self.ahead(Urgency::from(request)), now);
+        if wait.is_some_and(|wait| wait >= wait_max) {
+            self.surge.begins();
+        }
+    }
+
+    fn join(&mut self, request: &Request, now: u64) {
+        if let Some(since) = self.empty_since.take() {
+            self.pace.skip(now.saturating_sub(since));
+        }
         let urgency = Urgency::from(request);
         self.waiting.add(urgency);
         self.by_tenant
@@ -212,7 +251,7 @@ impl Line {
             .add(urgency);
     }
 
-    fn leave(&mut self, request: &Request) {
+    fn leave(&mut self, request: &Request, now: u64) {
         let urgency = Urgency::from(request);
         self.waiting.remove(urgency);
         if let Some(ranks) = self.by_tenant.get_mut(&request.tenant) {
@@ -220,6 +259,9 @@ impl Line {
             if ranks.0.is_empty() {
                 self.by_tenant.remove(&request.tenant);
             }
+        }
+        if self.waiting.0.is_empty() {
+            self.empty_since = Some(now);
         }
     }
 

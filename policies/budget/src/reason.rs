@@ -21,5 +21,6 @@ pointsman_sdk::reasons! {
         BlocksFromLater = "later sequences as urgent give blocks",
         ModelDriven = "a less urgent model gives its place",
         NoRoom = "the queue is full, and there is no room outside it",
+        Surge = "far more come than get a place, and it would wait longer than it may while they do",
     }
 }

@@ -16,6 +16,8 @@ pub struct Settings {
     /// Milliseconds that a request of a tenant beyond its share may wait; absent: half of the time for which the host
     /// lets a request be held.
     pub share_wait_max: Option<u32>,
+    /// Milliseconds that a latency-critical request without a deadline may wait in a surge.
+    pub surge_wait_max: u32,
     /// Permille of the time that a request may wait by which its expected wait may exceed it.
     pub late_tolerance: u32,
     /// Permille of its share of the tokens served that a tenant may go beyond it before its
@@ -72,6 +74,7 @@ impl Default for Settings {
             retry_after: 1,
             wait_max: None,
             share_wait_max: None,
+            surge_wait_max: 500,
             late_tolerance: 250,
             share_tolerance: 250,
             max_single_engine: 900,
@@ -109,6 +112,12 @@ impl Settings {
                 "share-wait-max",
                 (TimeUnit::Millis, 1..=86_400_000),
                 "The same for a tenant beyond its share; left out: half of `core.held-max`.",
+            ),
+            Setting::duration(
+                "surge-wait-max",
+                (TimeUnit::Millis, 1..=86_400_000),
+                default.surge_wait_max,
+                "The same for a latency-critical request without a deadline, while far more come than get a place.",
             ),
             Setting::number(
                 "late-tolerance",

@@ -3,6 +3,7 @@
 mod failover;
 mod holds;
 mod hostile_under_load;
+mod late;
 mod overload;
 mod prefill;
 mod swap;

@@ -10,7 +10,7 @@ use pointsman_testkit::component::component_path;
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Answer, Client, chat, endless_chat, streamed_chat};
 use pointsman_tests::liveness::strikes;
-use pointsman_tests::overload::{FullFleet, ModelChanges, goodput};
+use pointsman_tests::overload::{FullFleet, ModelChanges};
 use pointsman_tests::serving::{Serving, backend_at, set};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -408,53 +408,6 @@ async fn a_deadline_that_passes_in_the_queue_is_a_503() -> Result<()> {
     Ok(())
 }
 
-/// Keeps a line before the one slot of a server until an arrival is refused. Returns that answer.
-async fn refused_behind_a_line(serving: &Serving) -> Result<Answer> {
-    let mut body = chat("Hello");
-    body["ignore_eos"] = json!(true);
-    body["max_tokens"] = json!(200);
-    let mut clients = task::JoinSet::new();
-    for _ in 0..12 {
-        let (client, body) = (serving.client, body.clone());
-        clients.spawn(async move {
-            loop {
-                let answer = client.post("/v1/chat/completions", &body).await?;
-                if answer.status != 200 {
-                    return anyhow::Ok(answer);
-                }
-            }
-        });
-    }
-    let refused = clients.join_next().await.context("there are clients")?;
-    refused?
-}
-
-#[tokio::test]
-async fn a_request_that_would_wait_too_long_is_refused_at_once_by_the_measured_pace() -> Result<()>
-{
-    let serving = Serving::start(|config| {
-        config.local.executors[0].terms.slots = 1;
-        set(
-            config,
-            "budget",
-            &json!({"wait-max": "1ms", "late-tolerance": 0}),
-        );
-    })
-    .await?;
-    let answer = refused_behind_a_line(&serving).await?;
-    ensure!(answer.status == 429, "{answer:?}");
-    ensure!(
-        answer.header("x-pointsman-policy") == "budget",
-        "{answer:?}"
-    );
-    ensure!(answer.json()?["error"]["code"] == "no_room", "{answer:?}");
-    // Ten or eleven that take well under a second each.
-    let secs: u32 = answer.header("retry-after").parse()?;
-    ensure!((1..60).contains(&secs), "{answer:?}");
-    serving.idle().await?;
-    Ok(())
-}
-
 /// Has a request with a deadline come to the one slot of a server, in which throughput work runs for much
 /// longer than that. Returns its answer, and whether the work came to its end.
 async fn in_danger(take_slots: &str) -> Result<(Answer, bool)> {
@@ -519,23 +472,6 @@ async fn sequences_that_outgrow_the_pool_are_preempted_and_nobody_notices() -> R
         "nobody was evicted: {metrics}"
     );
     serving.idle().await?;
-    Ok(())
-}
-
-/// In logical time: what is refused at once keeps nobody else from being served in good time.
-#[test]
-fn three_times_as_many_requests_as_a_fleet_can_serve_take_nothing_from_its_goodput() -> Result<()> {
-    let at_capacity = goodput(11, "")?;
-    let overloaded = goodput(33, ",wait-max=500ms")?;
-    ensure!(
-        overloaded >= 0.8 * at_capacity,
-        "{overloaded} of {at_capacity} a second"
-    );
-    let unbounded = goodput(33, "")?;
-    ensure!(
-        unbounded < 0.5 * at_capacity,
-        "{unbounded} of {at_capacity} a second"
-    );
     Ok(())
 }
 

@@ -5,18 +5,19 @@
 //! about what the default order gives it. A pace is an estimate, and so is what follows.
 
 use pointsman_sdk::Urgency;
-use pointsman_sdk::wire::types::{Request, Stage};
+use pointsman_sdk::wire::types::{Request, RequestClass, Stage};
 
 use super::{Books, Door};
 use crate::queue::Line;
+use crate::reason::Reason;
 
 /// Seconds that a refused client is told to wait at most.
 const RETRY_AFTER_MAX: u64 = 3600;
 
 impl Door<'_> {
-    /// Seconds after which an arrival would come in time; absent where it does now, or where the pace
-    /// of its line is not known.
-    pub(super) fn late_secs(&mut self, request: &Request) -> Option<u32> {
+    /// Seconds after which an arrival would come in time, and the reason why it does not now; absent where it does, or where
+    /// the pace of its line is not known.
+    pub(super) fn late_secs(&mut self, request: &Request) -> Option<(u32, Reason)> {
         // Who has waited outside the queue is not behind those that came later.
         if request.stage != Stage::Arrived {
             return None;
@@ -25,7 +26,7 @@ impl Door<'_> {
         let line = self.books.queue.line(request.model)?;
         let everybody = line.ahead(Urgency::from(request));
         let longest = line.pace.time_for(everybody, now)?;
-        let patience = self.patience(request);
+        let (patience, reason) = self.patience(line, request);
         let tolerated = u128::from(patience) * u128::from(1000 + self.settings.late_tolerance);
         let is_late = |wait: u64| u128::from(wait) * 1000 > tolerated;
         if !is_late(longest) {
@@ -35,11 +36,24 @@ impl Door<'_> {
         let wait = line.pace.time_for(in_turns, now)?;
         let secs = wait.saturating_sub(patience).div_ceil(1_000_000);
         let secs = u32::try_from(secs.min(RETRY_AFTER_MAX)).unwrap_or(u32::MAX);
-        is_late(wait).then_some(secs)
+        is_late(wait).then_some((secs, reason))
     }
 
-    /// The time that an arrival may wait for a place, in microseconds.
-    fn patience(&self, request: &Request) -> u64 {
+    /// The time that an arrival may wait for a place, in microseconds, and the reason to refuse it if it would wait longer.
+    fn patience(&self, line: &Line, request: &Request) -> (u64, Reason) {
+        let patience = self.patience_in_calm(request);
+        let surge_wait_max = micros(self.settings.surge_wait_max);
+        let is_hurried =
+            request.class == RequestClass::LatencyCritical && request.deadline.is_none();
+        if is_hurried && surge_wait_max < patience && line.surge.lasts() {
+            (surge_wait_max, Reason::Surge)
+        } else {
+            (patience, Reason::Late)
+        }
+    }
+
+    /// The same where there is no surge.
+    fn patience_in_calm(&self, request: &Request) -> u64 {
         let bounds = self.books.mirror.bounds();
         let wait_max = self.settings.wait_max.map(micros);
         let share_wait_max = self.share_wait_max(request.tenant);

@@ -5,10 +5,11 @@ use std::ops::RangeInclusive;
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request, tenant};
 use pointsman_sdk::wire::admission::Choice;
-use pointsman_sdk::wire::types::{Change, Extent, Request, Stage, Tenant};
+use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass, Stage, Tenant};
 
 use crate::admit::CHECKS_MAX;
 use crate::instance;
+use crate::reason::Reason;
 
 const BUSY: u32 = 1;
 const CALM: u32 = 2;
@@ -178,13 +179,24 @@ fn a_request_that_was_parked_is_not_behind_those_that_came_later() {
 
 #[test]
 fn the_lines_follow_the_mirror() {
-    // Seven that left are no pace, and of a line that ended nothing is known.
+    // Seven that left are no pace.
     let few = choice(&mut *moved("{}", 1..=99, 7), arrival(BUSY, 1));
     assert_eq!(few, Choice::Admit);
-    let mut anew = moved("{}", 1..=LEFT, LEFT);
-    let again = (100..124).map(|id| Change::Waiting(waiting(BUSY, id)));
-    anew.observe(NOW, Extent::SinceLast, again.collect());
-    assert_eq!(choice(&mut *anew, arrival(BUSY, 1)), Choice::Admit);
+    // An empty line goes on for five seconds, and of one that ended nothing is known.
+    for (since, expected) in [(4, Choice::Shed(23)), (5, Choice::Admit)] {
+        let mut anew = moved("{}", 1..=LEFT, LEFT);
+        let later = NOW + since * SECOND;
+        let again = (100..124).map(|id| Change::Waiting(waiting(BUSY, id)));
+        anew.observe(later, Extent::SinceLast, again.collect());
+        let arrival = Request {
+            arrived: later,
+            deadline: Some(later + SECOND),
+            ..arrival(BUSY, 1)
+        };
+        anew.observe(later, Extent::SinceLast, vec![Change::Waiting(arrival)]);
+        let verdict = anew.admit(at(later), asked(&[NEW]), 9)[0];
+        assert_eq!(verdict.choice, expected);
+    }
     // Nobody leaves by a change of urgency; the others are behind then.
     let mut lowered = policy("{}");
     let less_urgent = (LEFT + 1..=LEFT + 24).map(|id| {
@@ -225,4 +237,75 @@ fn past_the_bound_on_tenants_looked_at_nobody_is_refused() {
             .all(|row| matches!(row.choice, Choice::Shed(_)))
     );
     assert_eq!(last.choice, Choice::Admit);
+}
+
+fn hurried(request: Request) -> Request {
+    Request {
+        class: RequestClass::LatencyCritical,
+        ..request
+    }
+}
+
+/// Four come each second, and are turned away, while one leaves the line of 24, for six seconds.
+#[test]
+fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
+    let surging = |settings: &str| {
+        let mut policy = policy(settings);
+        let line = (LEFT + 1..=LEFT + 24).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
+        policy.observe(NOW, Extent::SinceLast, line.collect());
+        for sec in 0..6 {
+            let came = (0..4).map(|idx| 200 + 4 * sec + idx);
+            let turned_away = came.flat_map(|id| {
+                let came = Request {
+                    id,
+                    ..arrival(BUSY, 0)
+                };
+                [Change::Waiting(came), Change::WaitingGone(id)]
+            });
+            let left = Change::WaitingGone(LEFT + 1 + sec);
+            let rows = turned_away.chain([left]).collect();
+            policy.observe(NOW + sec * SECOND, Extent::SinceLast, rows);
+        }
+        policy
+    };
+    let verdict = |settings: &str, class, deadline: Option<u64>| {
+        let now = NOW + 6 * SECOND;
+        let new = Request {
+            arrived: now,
+            class,
+            deadline: deadline.map(|secs| now + secs * SECOND),
+            ..arrival(BUSY, 0)
+        };
+        let mut policy = surging(settings);
+        policy.observe(now, Extent::SinceLast, vec![Change::Waiting(new)]);
+        policy.admit(at(now), asked(&[NEW]), 9)[0]
+    };
+    const HURRIED: RequestClass = RequestClass::LatencyCritical;
+    let refused = verdict("{}", HURRIED, None);
+    assert_eq!(refused.choice, Choice::Shed(18));
+    assert_eq!(refused.reason, Reason::Surge.index());
+    // Those who said that they can wait do, and so do all where the operator says so.
+    let admitted = [
+        verdict("{}", RequestClass::Throughput, None),
+        verdict("{}", HURRIED, Some(20)),
+        verdict(r#"{"surge-wait-max": 16000}"#, HURRIED, None),
+    ];
+    for verdict in admitted {
+        assert_eq!(verdict.choice, Choice::Admit);
+    }
+    // It has ended once few come.
+    let mut policy = surging("{}");
+    let now = NOW + 17 * SECOND;
+    let gone = (LEFT + 7..LEFT + 20).map(Change::WaitingGone);
+    policy.observe(now - SECOND, Extent::SinceLast, gone.collect());
+    let new = Request {
+        arrived: now,
+        deadline: None,
+        ..hurried(arrival(BUSY, 0))
+    };
+    policy.observe(now, Extent::SinceLast, vec![Change::Waiting(new)]);
+    assert_eq!(
+        policy.admit(at(now), asked(&[NEW]), 9)[0].choice,
+        Choice::Admit
+    );
 }

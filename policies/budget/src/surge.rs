@@ -1,0 +1,161 @@
+//! Surges: times in which far more requests come to a line than leave it.
+//!
+//! Most of those who come then never get a place in time, however long the line is let grow. A long line has the others be
+//! late, too, and serves no more of them than a short one does.
+//!
+//! A surge begins where twice as many come as leave, or where the line has become as long as anybody may wait. It ends with the
+//! line, or where half as many come as leave. Both are counted in spans of five seconds, of which the last whole one and the
+//! present one count. So requests that come together are no surge once they have come, and neither are clients that send a
+//! request for each that was answered, however many they are.
+
+/// Time of a span, in microseconds.
+const SPAN: u64 = 5_000_000;
+/// Requests that must have come; where fewer do, the next ones say nothing about those after them.
+const CAME_MIN: u64 = 16;
+
+/// The requests that came to a line of late, and those that left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Surge {
+    lasts: bool,
+    began: u64,
+    /// The span before the present one; absent: the line began in the present one.
+    last: Option<Traffic>,
+    present: Traffic,
+}
+
+/// Requests of a span.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Traffic {
+    came: u64,
+    left: u64,
+}
+
+impl Surge {
+    /// The traffic of a line that begins at `now`, in microseconds: no surge yet.
+    pub(crate) fn beginning(now: u64) -> Self {
+        Self {
+            lasts: false,
+            began: now,
+            last: None,
+            present: Traffic::default(),
+        }
+    }
+
+    /// Returns whether there is a surge, as of the last request that came.
+    pub(crate) fn lasts(&self) -> bool {
+        self.lasts
+    }
+
+    /// Counts a request that comes at `now`, whatever becomes of it.
+    pub(crate) fn comes(&mut self, now: u64) {
+        self.pass(now);
+        self.present.came += 1;
+        let Some(last) = self.last else {
+            return;
+        };
+        let came = last.came + self.present.came;
+        let left = last.left + self.present.left;
+        self.lasts = if self.lasts {
+            came * 2 > left
+        } else {
+            came >= CAME_MIN && came >= left * 2
+        };
+    }
+
+    /// Counts a request that leaves the line at `now`.
+    pub(crate) fn leaves(&mut self, now: u64) {
+        self.pass(now);
+        self.present.left += 1;
+    }
+
+    /// Has a surge begin: the line is as long as anybody may wait.
+    pub(crate) fn begins(&mut self) {
+        self.lasts = true;
+    }
+
+    /// Begins a new span where the present one is over at `now`.
+    fn pass(&mut self, now: u64) {
+        let spans = now.saturating_sub(self.began) / SPAN;
+        if spans == 0 {
+            return;
+        }
+        let ended = std::mem::take(&mut self.present);
+        self.last = Some(if spans == 1 {
+            ended
+        } else {
+            Traffic::default()
+        });
+        self.began += spans * SPAN;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Surge;
+
+    const SECOND: u64 = 1_000_000;
+
+    /// A line that began at 10 s, after so many seconds, and one more request, in each of which these left and came.
+    fn after(secs: u64, came: u64, left: u64) -> Surge {
+        let mut surge = Surge::beginning(10 * SECOND);
+        go_on(&mut surge, 10, [secs, came, left]);
+        surge.comes((10 + secs) * SECOND);
+        surge
+    }
+
+    /// Goes on for so many seconds, in each of which these came and left.
+    fn go_on(surge: &mut Surge, from: u64, [secs, came, left]: [u64; 3]) {
+        for sec in from..from + secs {
+            let now = sec * SECOND;
+            (0..left).for_each(|_| surge.leaves(now));
+            (0..came).for_each(|_| surge.comes(now));
+        }
+    }
+
+    #[test]
+    fn twice_as_many_that_come_as_leave_are_a_surge_after_five_seconds() {
+        assert!(!after(4, 10, 5).lasts());
+        assert!(after(5, 10, 5).lasts());
+        assert!(!after(5, 9, 5).lasts());
+        assert!(after(60, 10, 5).lasts());
+        assert!(!after(60, 9, 5).lasts());
+    }
+
+    #[test]
+    fn it_lasts_until_half_as_many_come_as_leave() {
+        let mut surge = after(5, 10, 5);
+        go_on(&mut surge, 16, [60, 3, 5]);
+        assert!(surge.lasts());
+        go_on(&mut surge, 76, [11, 2, 5]);
+        assert!(!surge.lasts());
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_one_as_long_as_many_come() {
+        let mut surge = after(60, 6, 5);
+        assert!(!surge.lasts());
+        surge.begins();
+        go_on(&mut surge, 71, [60, 6, 5]);
+        assert!(surge.lasts());
+        go_on(&mut surge, 131, [11, 1, 5]);
+        assert!(!surge.lasts());
+    }
+
+    #[test]
+    fn those_that_came_together_are_none_once_they_have_come() {
+        let mut surge = Surge::beginning(10 * SECOND);
+        go_on(&mut surge, 10, [1, 1000, 0]);
+        surge.leaves(12 * SECOND);
+        surge.comes(20 * SECOND);
+        assert!(!surge.lasts());
+        surge.comes(1000 * SECOND);
+        assert!(!surge.lasts());
+    }
+
+    #[test]
+    fn a_few_are_none_though_nobody_leaves() {
+        assert!(!after(6, 1, 0).lasts());
+        assert!(!after(60, 1, 0).lasts());
+        assert!(after(60, 2, 0).lasts());
+    }
+}

@@ -1,0 +1,121 @@
+//! Arrivals that are refused at once because they would wait for too long.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use pointsman_tests::client::{Answer, Client, chat};
+use pointsman_tests::overload::goodput;
+use pointsman_tests::serving::{Serving, set};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// The body of a request that takes so many tokens.
+fn of_length(tokens: u32) -> Value {
+    let mut body = chat("Hello");
+    body["ignore_eos"] = json!(true);
+    body["max_tokens"] = json!(tokens);
+    body
+}
+
+/// Keeps a line before the one slot of a server until an arrival is refused. Returns that answer.
+async fn refused_behind_a_line(serving: &Serving) -> Result<Answer> {
+    let body = of_length(200);
+    let mut clients = JoinSet::new();
+    for _ in 0..12 {
+        let (client, body) = (serving.client, body.clone());
+        clients.spawn(async move {
+            loop {
+                let answer = client.post("/v1/chat/completions", &body).await?;
+                if answer.status != 200 {
+                    return anyhow::Ok(answer);
+                }
+            }
+        });
+    }
+    let refused = clients.join_next().await.context("there are clients")?;
+    refused?
+}
+
+#[tokio::test]
+async fn a_request_that_would_wait_too_long_is_refused_at_once_by_the_measured_pace() -> Result<()>
+{
+    let serving = Serving::start(|config| {
+        config.local.executors[0].terms.slots = 1;
+        set(
+            config,
+            "budget",
+            &json!({"wait-max": "1ms", "late-tolerance": 0}),
+        );
+    })
+    .await?;
+    let answer = refused_behind_a_line(&serving).await?;
+    ensure!(answer.status == 429, "{answer:?}");
+    ensure!(
+        answer.header("x-pointsman-policy") == "budget",
+        "{answer:?}"
+    );
+    ensure!(answer.json()?["error"]["code"] == "no_room", "{answer:?}");
+    // Ten or eleven that take well under a second each.
+    let secs: u32 = answer.header("retry-after").parse()?;
+    ensure!((1..60).contains(&secs), "{answer:?}");
+    serving.idle().await?;
+    Ok(())
+}
+
+/// Sends forty requests a second, far more than are answered, until one of them is refused. Returns that answer, and the requests
+/// that are not answered yet.
+async fn refused_in_a_surge(client: Client) -> Result<(Answer, JoinSet<Result<Answer>>)> {
+    let mut coming = JoinSet::new();
+    loop {
+        let body = of_length(400);
+        coming.spawn(async move { client.post("/v1/chat/completions", &body).await });
+        sleep(Duration::from_millis(25)).await;
+        while let Some(answer) = coming.try_join_next() {
+            let answer = answer??;
+            if answer.status != 200 {
+                return Ok((answer, coming));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn in_a_surge_who_is_in_a_hurry_is_refused_and_who_can_wait_waits() -> Result<()> {
+    let serving = Serving::start(|config| config.local.executors[0].terms.slots = 1).await?;
+    let client = serving.client;
+    let surge = refused_in_a_surge(client);
+    let (refused, coming) = timeout(Duration::from_mins(1), surge).await??;
+    ensure!(refused.status == 429, "{refused:?}");
+    let said = ["x-pointsman-policy", "x-pointsman-reason"].map(|name| refused.header(name));
+    let surge =
+        "far more come than get a place, and it would wait longer than it may while they do";
+    ensure!(said == ["budget", surge], "{refused:?}");
+    let mut patient = of_length(2);
+    patient["pointsman"] = json!({"class": "throughput"});
+    let patient = client.post("/v1/chat/completions", &patient);
+    // The others leave, those in the line too.
+    drop(coming);
+    ensure!(patient.await?.status == 200, "it was told to wait");
+    serving.idle().await?;
+    Ok(())
+}
+
+/// In logical time: what is refused at once keeps nobody else from being served in good time.
+#[test]
+fn three_times_as_many_requests_as_a_fleet_can_serve_take_nothing_from_its_goodput() -> Result<()> {
+    let at_capacity = goodput(11, "")?;
+    for settings in ["", ",surge-wait-max=24h,wait-max=500ms"] {
+        let overloaded = goodput(33, settings)?;
+        ensure!(
+            overloaded >= 0.8 * at_capacity,
+            "{settings}: {overloaded} of {at_capacity} a second"
+        );
+    }
+    let unbounded = goodput(33, ",surge-wait-max=24h")?;
+    ensure!(
+        unbounded < 0.5 * at_capacity,
+        "{unbounded} of {at_capacity} a second"
+    );
+    Ok(())
+}
