@@ -77,9 +77,11 @@ fn routing_is_struck_for_a_request_that_it_left_when_its_turn_came() {
 
 /// The hooks of all strikes.
 fn hooks_struck(world: &World) -> Vec<Hook> {
-    let hooks = facts(world).filter_map(|fact| match fact {
-        Fact::Strike(_, hook, _) => Some(*hook),
-        _ => None,
+    let hooks = facts(world).filter_map(|fact| {
+        let Fact::Strike(_, hook, _) = fact else {
+            return None;
+        };
+        Some(*hook)
     });
     hooks.collect()
 }

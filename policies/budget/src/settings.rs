@@ -90,6 +90,13 @@ impl Default for Settings {
 impl Settings {
     /// The settings, described.
     pub(crate) fn described() -> Vec<Setting> {
+        let mut all = Self::of_admission();
+        all.extend(Self::of_room());
+        all
+    }
+
+    /// The settings about who may wait.
+    fn of_admission() -> Vec<Setting> {
         let default = Self::default();
         vec![
             Setting::choice(
@@ -131,6 +138,13 @@ impl Settings {
                 default.share_tolerance,
                 "Permille of its share that a tenant may go beyond it before its requests make place.",
             ),
+        ]
+    }
+
+    /// The settings about the room of those who run.
+    fn of_room() -> Vec<Setting> {
+        let default = Self::default();
+        vec![
             Setting::number(
                 "max-single-engine",
                 100..=1000,
