@@ -137,6 +137,7 @@ impl Queue {
         let arrives = after.filter(|request| request.stage == Stage::Arrived);
         if let Some(request) = arrives.filter(|_| before.is_none())
             && let Some(line) = self.lines.get_mut(&request.model)
+            && line.empty_since.is_none()
         {
             line.meets(request, now, wait_max);
         }
@@ -230,7 +231,8 @@ impl Line {
         }
     }
 
-    /// Has a request come, which may not be let in. `wait_max` is how long anybody may wait, in microseconds.
+    /// Has a request come where somebody waits, which may not be let in. `wait_max` is how long anybody may wait, in
+    /// microseconds.
     fn meets(&mut self, request: &Request, now: u64, wait_max: u64) {
         self.surge.comes(now);
         let wait = self.pace.time_for(self.ahead(Urgency::from(request)), now);

@@ -4,7 +4,7 @@
 //! late, too, and serves no more of them than a short one does.
 //!
 //! A surge begins where twice as many come as leave, or where the line has become as long as anybody may wait. It ends with the
-//! line, or where half as many come as leave. Both are counted in spans of five seconds, of which the last whole one and the
+//! line, or where half as many come as leave. Who finds nobody waiting has a place at once, and does not count. Both are counted in spans of five seconds, of which the last whole one and the
 //! present one count. So requests that come together are no surge once they have come, and neither are clients that send a
 //! request for each that was answered, however many they are.
 
@@ -46,7 +46,7 @@ impl Surge {
         self.lasts
     }
 
-    /// Counts a request that comes at `now`, whatever becomes of it.
+    /// Counts a request that comes at `now` and finds others waiting, whatever becomes of it.
     pub(crate) fn comes(&mut self, now: u64) {
         self.pass(now);
         self.present.came += 1;

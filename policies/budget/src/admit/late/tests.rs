@@ -309,3 +309,41 @@ fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
         Choice::Admit
     );
 }
+
+/// The line is empty most of the time, and most of those who come have a place at once.
+#[test]
+fn who_finds_nobody_waiting_makes_no_surge() {
+    let mut policy = policy("{}");
+    let line = (LEFT + 1..=LEFT + 24).map(Change::WaitingGone);
+    policy.observe(NOW, Extent::SinceLast, line.collect());
+    for sec in 1..=12 {
+        let now = NOW + sec * SECOND;
+        let placed = (0..4).flat_map(|idx| {
+            let id = 200 + 5 * sec + idx;
+            let came = Request {
+                id,
+                ..arrival(BUSY, 0)
+            };
+            [Change::Waiting(came), Change::WaitingGone(id)]
+        });
+        policy.observe(now, Extent::SinceLast, placed.collect());
+        let waits = 204 + 5 * sec;
+        let joins = vec![Change::Waiting(hurried(waiting(BUSY, waits)))];
+        policy.observe(now, Extent::SinceLast, joins);
+        let leaves = vec![Change::WaitingGone(waits)];
+        policy.observe(now + SECOND / 10, Extent::SinceLast, leaves);
+    }
+    let now = NOW + 13 * SECOND;
+    let line = (400..412).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
+    policy.observe(now, Extent::SinceLast, line.collect());
+    let new = Request {
+        arrived: now,
+        deadline: None,
+        ..hurried(arrival(BUSY, 0))
+    };
+    policy.observe(now, Extent::SinceLast, vec![Change::Waiting(new)]);
+    assert_eq!(
+        policy.admit(at(now), asked(&[NEW]), 9)[0].choice,
+        Choice::Admit
+    );
+}
