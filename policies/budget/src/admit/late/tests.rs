@@ -246,7 +246,7 @@ fn hurried(request: Request) -> Request {
     }
 }
 
-/// Four come each second, and are turned away, while one leaves the line of 24, for six seconds.
+/// Six come each second, and are turned away, while one leaves the line of 24, for six seconds.
 #[test]
 fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
     let surging = |settings: &str| {
@@ -254,7 +254,7 @@ fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
         let line = (LEFT + 1..=LEFT + 24).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
         policy.observe(NOW, Extent::SinceLast, line.collect());
         for sec in 0..6 {
-            let came = (0..4).map(|idx| 200 + 4 * sec + idx);
+            let came = (0..6).map(|idx| 200 + 6 * sec + idx);
             let turned_away = came.flat_map(|id| {
                 let came = Request {
                     id,
@@ -318,8 +318,8 @@ fn who_finds_nobody_waiting_makes_no_surge() {
     policy.observe(NOW, Extent::SinceLast, line.collect());
     for sec in 1..=12 {
         let now = NOW + sec * SECOND;
-        let placed = (0..4).flat_map(|idx| {
-            let id = 200 + 5 * sec + idx;
+        let placed = (0..6).flat_map(|idx| {
+            let id = 200 + 7 * sec + idx;
             let came = Request {
                 id,
                 ..arrival(BUSY, 0)
@@ -327,7 +327,7 @@ fn who_finds_nobody_waiting_makes_no_surge() {
             [Change::Waiting(came), Change::WaitingGone(id)]
         });
         policy.observe(now, Extent::SinceLast, placed.collect());
-        let waits = 204 + 5 * sec;
+        let waits = 206 + 7 * sec;
         let joins = vec![Change::Waiting(hurried(waiting(BUSY, waits)))];
         policy.observe(now, Extent::SinceLast, joins);
         let leaves = vec![Change::WaitingGone(waits)];
