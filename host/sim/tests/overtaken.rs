@@ -30,6 +30,17 @@ fn newest_first(overtaken_max: u32) -> (World, ExecutorId, RequestId) {
     (world, executor, old)
 }
 
+/// Has routing hold this request so, and place the others on these executors.
+fn route(world: &mut World, held: RequestId, hold: routing::Choice, executors: Vec<ExecutorId>) {
+    world.policies.on_route(move |_, id| {
+        if id == held {
+            hold.clone()
+        } else {
+            routing::Choice::Place(executors.clone())
+        }
+    });
+}
+
 #[test]
 fn a_request_that_later_ones_overtook_too_often_goes_first() {
     let (mut world, executor, old) = newest_first(2);
@@ -60,13 +71,7 @@ fn routing_is_struck_for_a_request_that_it_left_when_its_turn_came() {
         arrive(&mut world, request(4, 1));
     }
     let [left, ..] = [(); 3].map(|()| arrive(&mut world, request(4, 1)));
-    world.policies.on_route(move |_, id| {
-        if id == left {
-            HOLD
-        } else {
-            routing::Choice::Place(executors.to_vec())
-        }
-    });
+    route(&mut world, left, HOLD, executors.to_vec());
     for _ in 0..3 {
         world.step(executors[0]);
         world.step(executors[1]);
@@ -152,13 +157,7 @@ fn a_request_is_not_overtaken_where_it_could_not_run() {
         ..request(4, 1)
     };
     let picky = RequestId(2);
-    world.policies.on_route(move |_, id| {
-        if id == picky {
-            HOLD
-        } else {
-            routing::Choice::Place(vec![busy])
-        }
-    });
+    route(&mut world, picky, HOLD, vec![busy]);
     assert_eq!(arrive(&mut world, new), picky);
     for _ in 0..3 {
         let new = arrive(&mut world, request(4, 1));
@@ -178,13 +177,7 @@ fn a_request_held_on_purpose_is_not_overtaken() {
     let device = add_device(&mut world, 64);
     let executor = add_executor(&mut world, device, 1);
     let held = RequestId(0);
-    world.policies.on_route(move |_, id| {
-        if id == held {
-            HOLD_ON_PURPOSE
-        } else {
-            routing::Choice::Place(vec![executor])
-        }
-    });
+    route(&mut world, held, HOLD_ON_PURPOSE, vec![executor]);
     assert_eq!(arrive(&mut world, request(4, 1)), held);
     for _ in 0..5 {
         let new = arrive(&mut world, request(4, 1));
@@ -193,13 +186,7 @@ fn a_request_held_on_purpose_is_not_overtaken() {
     }
     assert_eq!(strikes(&world), []);
     // Without a time it is, and goes first soon.
-    world.policies.on_route(move |_, id| {
-        if id == held {
-            HOLD
-        } else {
-            routing::Choice::Place(vec![executor])
-        }
-    });
+    route(&mut world, held, HOLD, vec![executor]);
     for _ in 0..3 {
         arrive(&mut world, request(4, 1));
         world.step(executor);
@@ -212,13 +199,7 @@ fn a_request_held_on_purpose_is_not_overtaken() {
 #[test]
 fn a_request_that_is_held_for_lack_of_room_is_overtaken_whatever_the_answer_says() {
     let (mut world, executor, old) = newest_first(2);
-    world.policies.on_route(move |_, id| {
-        if id == old {
-            HOLD_ON_PURPOSE
-        } else {
-            routing::Choice::Place(vec![executor])
-        }
-    });
+    route(&mut world, old, HOLD_ON_PURPOSE, vec![executor]);
     for _ in 0..2 {
         let new = arrive(&mut world, request(4, 1));
         world.step(executor);

@@ -99,7 +99,10 @@ impl Queue {
             | Change::SequenceGone(_)
             | Change::Completed(_) => return,
         };
-        self.line_up(mirror, before, after);
+        if let (None, Some(request)) = (before, after) {
+            self.arrives(mirror, request);
+        }
+        self.line_up(mirror.now(), before, after);
         let is_queued = |request: &&Request| request.stage == Stage::Queued;
         if let Some(request) = before.filter(is_queued) {
             self.remove(request);
@@ -128,19 +131,18 @@ impl Queue {
         self.lines.get(&model)
     }
 
-    /// Has the request come to its line, join or leave it. A change of its row alone moves nobody.
-    fn line_up(&mut self, mirror: &Mirror, before: Option<&Request>, after: Option<&Request>) {
-        let (now, wait_max) = (mirror.now(), mirror.bounds().wait_max);
-        if let Some(request) = after {
-            self.end_empty(request.model, now);
-        }
-        let arrives = after.filter(|request| request.stage == Stage::Arrived);
-        if let Some(request) = arrives.filter(|_| before.is_none())
+    /// Has a new request meet those who wait for its model.
+    fn arrives(&mut self, mirror: &Mirror, request: &Request) {
+        if request.stage == Stage::Arrived
             && let Some(line) = self.lines.get_mut(&request.model)
             && line.empty_since.is_none()
         {
-            line.meets(request, now, wait_max);
+            line.meets(request, mirror.now(), mirror.bounds().wait_max);
         }
+    }
+
+    /// Has the request join or leave its line. A change of its row alone moves nobody.
+    fn line_up(&mut self, now: u64, before: Option<&Request>, after: Option<&Request>) {
         let before = before.filter(waits);
         let after = after.filter(waits);
         let stays = |before: &Request, after: &Request| {
@@ -153,6 +155,7 @@ impl Queue {
             return;
         }
         if let Some(request) = after {
+            self.end_empty(request.model, now);
             let line = self.lines.entry(request.model);
             line.or_insert_with(|| Line::beginning(now))
                 .join(request, now);

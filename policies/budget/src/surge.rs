@@ -3,10 +3,12 @@
 //! Most of those who come then never get a place in time, however long the line is let grow. A long line has the others be
 //! late, too, and serves no more of them than a short one does.
 //!
-//! A surge begins where twice as many come as leave, or where the line has become as long as anybody may wait. It ends with the
-//! line, or where half as many come as leave. Who finds nobody waiting has a place at once, and does not count. Both are counted in spans of five seconds, of which the last whole one and the
-//! present one count. So requests that come together are no surge once they have come, and neither are clients that send a
-//! request for each that was answered, however many they are.
+//! A surge begins where twice as many come as leave, or where the line has become as long as anybody may wait. It ends with
+//! the line, or where half as many come as leave. Who finds nobody waiting has a place at once, and does not count.
+//!
+//! Both are counted in spans of five seconds, of which the last whole one and the present one count. So requests that come
+//! together are no surge once they have come, and neither are clients that send a request for each that was answered, however
+//! many they are.
 
 /// Time of a span, in microseconds.
 const SPAN: u64 = 5_000_000;

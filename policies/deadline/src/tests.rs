@@ -4,7 +4,9 @@
 //! 0.5 s. An answer of 11 tokens takes 3 s on the one and 10 s on the other.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, asked, at, bounds, cached, executor, load, request};
+use pointsman_sdk::fixture::{
+    SECOND, asked, at, bounds, cached, check_overtaken_first, executor, load, request,
+};
 use pointsman_sdk::rendezvous::split_mix;
 use pointsman_sdk::wire::routing::Choice;
 use pointsman_sdk::wire::types::{Change, ExecutorLoad, Extent, Health, Request};
@@ -347,4 +349,16 @@ fn settings_out_of_range_are_refused() {
 #[test]
 fn settings_are_described_as_they_are() {
     pointsman_sdk::fixture::check_settings::<crate::Deadline>();
+}
+
+#[test]
+fn what_was_overtaken_nearly_as_often_as_the_host_allows_goes_first() {
+    let mut policy = policy("{}", &[measured(FAST)]);
+    let by = |id, secs| Request {
+        deadline: Some(secs * SECOND),
+        ..request(id)
+    };
+    let waiting = [by(1, 100), by(2, 50)].map(Change::Waiting);
+    policy.observe(0, Extent::SinceLast, waiting.to_vec());
+    check_overtaken_first(&mut *policy, [1, 2]);
 }

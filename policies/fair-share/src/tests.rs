@@ -3,7 +3,7 @@
 //! Unless a test says otherwise prompt tokens count 1, generated ones 2, and waiting nothing.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request, tenant};
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, check_overtaken_first, request, tenant};
 use pointsman_sdk::wire::types::{Change, Extent, Request, Tenant};
 
 use super::instance;
@@ -377,4 +377,11 @@ fn settings_out_of_range_are_refused() {
 #[test]
 fn settings_are_described_as_they_are() {
     pointsman_sdk::fixture::check_settings::<crate::FairShare>();
+}
+
+#[test]
+fn what_was_overtaken_nearly_as_often_as_the_host_allows_goes_first() {
+    let mut policy = three_served(UNAGED, [(100, 0), (0, 0), (0, 0)]);
+    tell(&mut *policy, [of(0, 1), of(1, 2)].map(Change::Waiting));
+    check_overtaken_first(&mut *policy, [1, 2]);
 }

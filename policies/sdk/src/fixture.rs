@@ -13,6 +13,7 @@ use std::fmt::Debug;
 
 use serde_json::{Map, Value};
 
+use crate::hooks::Instance;
 use crate::policy::Policy;
 use crate::wire::lifecycle::{Bounds, Setting, SettingValues};
 use crate::wire::types::{
@@ -207,6 +208,22 @@ pub fn cached(request: u64) -> Cached {
         floor_tokens: 0,
         shared_tokens: 0,
     }
+}
+
+/// Checks that an order keeps a request that waits behind another one, which came later, and puts it first once it was
+/// overtaken three quarters as often as [`bounds`] allow.
+///
+/// # Panics
+/// If it does not.
+pub fn check_overtaken_first(policy: &mut dyn Instance, [behind, later]: [u64; 2]) {
+    let mut order = |overtaken| {
+        let mut requests = asked(&[behind, later]);
+        requests[0].overtaken = overtaken;
+        policy.order(at(0), requests)
+    };
+    let bound = bounds().overtaken_max;
+    assert_eq!(order(bound * 3 / 4 - 1), [later, behind]);
+    assert_eq!(order(bound * 3 / 4), [behind, later]);
 }
 
 /// Checks that a policy describes its settings as they are: each one that its type has and no other,

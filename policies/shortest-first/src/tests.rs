@@ -1,6 +1,6 @@
 //! The order, by times computed by hand, and the bound on waiting.
 
-use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request};
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, check_overtaken_first, request};
 use pointsman_sdk::wire::types::{Change, Completion, Extent, Request, RequestClass};
 use pointsman_sdk::{Bounds, Instance};
 
@@ -333,4 +333,11 @@ fn settings_out_of_range_are_refused() {
 #[test]
 fn settings_are_described_as_they_are() {
     pointsman_sdk::fixture::check_settings::<crate::ShortestFirst>();
+}
+
+#[test]
+fn what_was_overtaken_nearly_as_often_as_the_host_allows_goes_first() {
+    let requests = vec![expecting(1, 0, 4096), expecting(2, 1, 1)];
+    let mut policy = policy_within(bounds(), SETTINGS, requests);
+    check_overtaken_first(&mut *policy, [1, 2]);
 }

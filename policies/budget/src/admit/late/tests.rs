@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request, tenant};
-use pointsman_sdk::wire::admission::Choice;
+use pointsman_sdk::wire::admission::{Choice, Verdict};
 use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass, Stage, Tenant};
 
 use crate::admit::CHECKS_MAX;
@@ -59,8 +59,13 @@ fn moved(settings: &str, came: RangeInclusive<u64>, left: u64) -> Box<dyn Instan
 }
 
 fn choice(policy: &mut dyn Instance, new: Request) -> Choice {
-    policy.observe(NOW, Extent::SinceLast, vec![Change::Waiting(new)]);
-    policy.admit(at(NOW), asked(&[NEW]), 9)[0].choice
+    verdict_at(NOW, policy, new).choice
+}
+
+/// The verdict about an arrival at a time.
+fn verdict_at(now: u64, policy: &mut dyn Instance, new: Request) -> Verdict {
+    policy.observe(now, Extent::SinceLast, vec![Change::Waiting(new)]);
+    policy.admit(at(now), asked(&[NEW]), 9)[0]
 }
 
 #[test]
@@ -193,8 +198,7 @@ fn the_lines_follow_the_mirror() {
             deadline: Some(later + SECOND),
             ..arrival(BUSY, 1)
         };
-        anew.observe(later, Extent::SinceLast, vec![Change::Waiting(arrival)]);
-        let verdict = anew.admit(at(later), asked(&[NEW]), 9)[0];
+        let verdict = verdict_at(later, &mut *anew, arrival);
         assert_eq!(verdict.choice, expected);
     }
     // Nobody leaves by a change of urgency; the others are behind then.
@@ -246,6 +250,15 @@ fn hurried(request: Request) -> Request {
     }
 }
 
+/// An arrival in a hurry, without a deadline.
+fn hurried_at(now: u64) -> Request {
+    Request {
+        arrived: now,
+        deadline: None,
+        ..hurried(arrival(BUSY, 0))
+    }
+}
+
 /// Six come each second, and are turned away, while one leaves the line of 24, for six seconds.
 #[test]
 fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
@@ -276,9 +289,7 @@ fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
             deadline: deadline.map(|secs| now + secs * SECOND),
             ..arrival(BUSY, 0)
         };
-        let mut policy = surging(settings);
-        policy.observe(now, Extent::SinceLast, vec![Change::Waiting(new)]);
-        policy.admit(at(now), asked(&[NEW]), 9)[0]
+        verdict_at(now, &mut *surging(settings), new)
     };
     const HURRIED: RequestClass = RequestClass::LatencyCritical;
     let refused = verdict("{}", HURRIED, None);
@@ -298,16 +309,8 @@ fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
     let now = NOW + 17 * SECOND;
     let gone = (LEFT + 7..LEFT + 20).map(Change::WaitingGone);
     policy.observe(now - SECOND, Extent::SinceLast, gone.collect());
-    let new = Request {
-        arrived: now,
-        deadline: None,
-        ..hurried(arrival(BUSY, 0))
-    };
-    policy.observe(now, Extent::SinceLast, vec![Change::Waiting(new)]);
-    assert_eq!(
-        policy.admit(at(now), asked(&[NEW]), 9)[0].choice,
-        Choice::Admit
-    );
+    let verdict = verdict_at(now, &mut *policy, hurried_at(now));
+    assert_eq!(verdict.choice, Choice::Admit);
 }
 
 /// The line is empty most of the time, and most of those who come have a place at once.
@@ -336,14 +339,6 @@ fn who_finds_nobody_waiting_makes_no_surge() {
     let now = NOW + 13 * SECOND;
     let line = (400..412).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
     policy.observe(now, Extent::SinceLast, line.collect());
-    let new = Request {
-        arrived: now,
-        deadline: None,
-        ..hurried(arrival(BUSY, 0))
-    };
-    policy.observe(now, Extent::SinceLast, vec![Change::Waiting(new)]);
-    assert_eq!(
-        policy.admit(at(now), asked(&[NEW]), 9)[0].choice,
-        Choice::Admit
-    );
+    let verdict = verdict_at(now, &mut *policy, hurried_at(now));
+    assert_eq!(verdict.choice, Choice::Admit);
 }
