@@ -132,7 +132,7 @@ fn warm() -> (World, ExecutorId, Micros) {
 }
 
 #[test]
-fn a_model_tenures_warm_for_its_unload_delay_after_its_last_sequence() {
+fn a_model_stays_warm_for_its_unload_delay_after_its_last_sequence() {
     let (mut world, executor, latest) = warm();
     let [warm] = residencies(&mut world)[..] else {
         panic!("the model is still there");

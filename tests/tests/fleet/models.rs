@@ -81,7 +81,7 @@ async fn two_models_never_run_at_once_where_models_max_is_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_model_tenures_loaded_for_the_unload_delay_and_keeps_another_out() -> Result<()> {
+async fn a_model_stays_loaded_for_the_unload_delay_and_keeps_another_out() -> Result<()> {
     let hour = Micros(3_600_000_000);
     let terms = ExecutorTerms {
         models_max: Some(1),

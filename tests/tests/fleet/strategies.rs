@@ -208,7 +208,7 @@ async fn the_first_request_of_a_cold_model_does_not_wait_for_a_warm_one() -> Res
         listed["executors"][0]["models_present"][0]["model"] == "demo"
     })
     .await?;
-    // Where there is no bonus it would wait for an hour (`a_model_tenures_loaded_for_the_unload_delay…`).
+    // Where there is no bonus it would wait for an hour (`a_model_stays_loaded_for_the_unload_delay…`).
     ensure!(asked(client, ask("second", json!({}))).await?? == "both");
     over(serving).await
 }

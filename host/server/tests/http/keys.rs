@@ -131,7 +131,7 @@ async fn a_model_that_a_key_may_not_use_is_as_one_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_model_tenures_with_those_that_its_key_may_use() {
+async fn a_request_without_a_model_stays_with_those_that_its_key_may_use() {
     let mut stage = Stage::with(|config| {
         config.http.unnamed_model = UnnamedModel::Any;
         with_key(config, "sk-open", rights(&["open"]));

@@ -223,6 +223,42 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_component_is_made_anew_where_it_is_gone_or_the_interface_is_another() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder {
+            shown: Path::new("mine"),
+            path: home.path(),
+        };
+        fs::create_dir(home.path().join(BUILD)).unwrap();
+        fs::write(home.path().join(WORLD_FILE), "world policy {}").unwrap();
+        let make = || make(folder, Vec::new(), "", || anyhow::bail!("a tool is needed"));
+        let made_of = |files: &[File]| {
+            let stamp = digest(home.path(), files).unwrap();
+            fs::write(home.path().join(STAMP), stamp).unwrap();
+            fs::write(home.path().join(COMPONENT), "made before").unwrap();
+            make()
+        };
+        let files = interface(folder).unwrap();
+        let paths: Vec<_> = files.iter().map(|(path, _)| path.as_path()).collect();
+        for file in ["deps/scheduling/hooks.wit", "deps/scheduling/types.wit"] {
+            assert!(
+                paths.contains(&Path::new(WIT).join(file).as_path()),
+                "{file}"
+            );
+        }
+        assert_eq!(made_of(&files).unwrap(), Ok(b"made before".to_vec()));
+        for idx in 0..files.len() {
+            let mut others = files.clone();
+            others[idx].1.push(' ');
+            let error = made_of(&others).unwrap_err();
+            assert_eq!(error.to_string(), "a tool is needed");
+        }
+        made_of(&files).unwrap().unwrap();
+        fs::remove_file(home.path().join(COMPONENT)).unwrap();
+        assert_eq!(make().unwrap_err().to_string(), "a tool is needed");
+    }
+
     /// The functions that a host asks, each with the number of its parameters.
     fn functions() -> Vec<(String, usize)> {
         let hooks = new::interface().find(|(name, _)| *name == "hooks.wit");

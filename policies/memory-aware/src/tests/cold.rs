@@ -140,7 +140,7 @@ fn the_executor_with_the_most_free_slots_is_kept_free() {
 
 /// At 100 µs: the model came at 30, and its first token at 50 took 20.
 #[test]
-fn a_model_tenures_for_some_times_as_long_as_its_start_took() {
+fn a_model_stays_for_some_times_as_long_as_its_start_took() {
     let fleet = |first_token| {
         let stays = Residency {
             started: 30,
