@@ -14,6 +14,7 @@
 mod admit;
 mod allot;
 mod evict;
+mod line;
 mod pace;
 mod queue;
 mod reason;
@@ -32,6 +33,7 @@ use pointsman_sdk::{
 
 use admit::{Books, Door};
 use evict::{Rules, YieldToOlder};
+use line::Lines;
 use queue::Queue;
 use reason::Reason;
 pub use settings::{Overflow, Settings, TakeSlots};
@@ -58,7 +60,7 @@ impl Policy for Budget {
                       tokens, and who gives way."
                 .into(),
             reasons: Reason::texts(),
-            state_version: 2,
+            state_version: 3,
         }
     }
 
@@ -76,10 +78,11 @@ impl Policy for Budget {
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        self.tenants.snapshot()
+        [self.queue.lines.snapshot(), self.tenants.snapshot()].concat()
     }
 
-    fn restore(&mut self, state: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, mut state: &[u8]) -> Result<(), String> {
+        self.queue.lines = Lines::restore(&mut state)?;
         self.tenants = Tenants::restore(state)?;
         Ok(())
     }
@@ -93,6 +96,10 @@ impl Policy for Budget {
         if let Change::Tenant(row) = change {
             self.tenants.changed(mirror.now(), row);
         }
+    }
+
+    fn observed(&mut self, mirror: &Mirror) {
+        self.queue.lines.told(mirror);
     }
 }
 

@@ -8,6 +8,10 @@
 //! 1. A pace is of between [`LEFT_MIN`] requests and three times [`LEFT_SPAN`] of those that left last, unless they
 //!    left within [`LASTING_SPAN`] (`tests`).
 
+use pointsman_sdk::snapshot::take;
+
+use crate::line::take_u64;
+
 /// Requests that must have left before there is a pace.
 const LEFT_MIN: u64 = 8;
 /// Requests after which a new span begins.
@@ -68,6 +72,23 @@ impl Pace {
         let time = u128::from(lasted) * requests as u128 / u128::from(left);
         Some(u64::try_from(time).unwrap_or(u64::MAX))
     }
+
+    /// Writes what [`Self::taken`] reads.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.push(u8::from(self.last.is_some()));
+        self.last.unwrap_or(Span::beginning(0)).put(bytes);
+        self.present.put(bytes);
+    }
+
+    /// Takes it off the front of a snapshot.
+    pub(crate) fn taken(state: &mut &[u8]) -> Option<Self> {
+        let [has_last] = take(state)?;
+        let last = Span::taken(state)?;
+        Some(Self {
+            last: (has_last != 0).then_some(last),
+            present: Span::taken(state)?,
+        })
+    }
 }
 
 impl Span {
@@ -76,6 +97,18 @@ impl Span {
             began: now,
             left: 0,
         }
+    }
+
+    fn put(self, bytes: &mut Vec<u8>) {
+        let numbers = [self.began, self.left];
+        bytes.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
+    }
+
+    fn taken(state: &mut &[u8]) -> Option<Self> {
+        Some(Self {
+            began: take_u64(state)?,
+            left: take_u64(state)?,
+        })
     }
 }
 

@@ -3,18 +3,24 @@
 //! Most of those who come then never get a place in time, however long the line is let grow. A long line has the others be
 //! late, too, and serves no more of them than a short one does.
 //!
-//! A surge begins where twice as many come as leave, or where the line has become as long as anybody may wait. It ends with
-//! the line, or where half as many come as leave. Who finds nobody waiting has a place at once, and does not count.
+//! A surge begins where twice as many come as leave, or where the line has become as long as anybody may wait: or half as long
+//! as routing may hold a request, where holds run out. It ends with the line, or where half as many come as leave. Who finds nobody waiting has a place at once, and does not count.
 //!
 //! Both are counted in spans of five seconds, of which the last whole one and the present one count. So requests that come
 //! together are no surge once they have come, and neither are clients that send a request for each that was answered, however
 //! many they are.
+
+use pointsman_sdk::snapshot::take;
+
+use crate::line::take_u64;
 
 /// Time of a span, in microseconds.
 const SPAN: u64 = 5_000_000;
 /// Requests that must have come: twice as many as are usual come by chance where fewer do, and a line for a model that is
 /// being loaded stands still for a while.
 const CAME_MIN: u64 = 32;
+/// Holds run out where, of so many that leave, at least one could be held no longer.
+const LEFT_PER_RUN_OUT: u64 = 8;
 
 /// The requests that came to a line of late, and those that left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,8 @@ pub(crate) struct Surge {
 struct Traffic {
     came: u64,
     left: u64,
+    /// Requests among those that left which routing could hold no longer.
+    ran_out: u64,
 }
 
 impl Surge {
@@ -56,8 +64,7 @@ impl Surge {
         let Some(last) = self.last else {
             return;
         };
-        let came = last.came + self.present.came;
-        let left = last.left + self.present.left;
+        let Traffic { came, left, .. } = last.and(self.present);
         self.lasts = if self.lasts {
             came * 2 > left
         } else {
@@ -65,10 +72,17 @@ impl Surge {
         };
     }
 
-    /// Counts a request that leaves the line at `now`.
-    pub(crate) fn leaves(&mut self, now: u64) {
+    /// Counts a request that leaves the line at `now`, which could be held until `hold_end` if at all.
+    pub(crate) fn leaves(&mut self, now: u64, hold_end: Option<u64>) {
         self.pass(now);
         self.present.left += 1;
+        self.present.ran_out += u64::from(hold_end.is_some_and(|end| end <= now));
+    }
+
+    /// Returns whether many of those that leave could be held no longer.
+    pub(crate) fn holds_run_out(&self) -> bool {
+        let Traffic { left, ran_out, .. } = self.last.unwrap_or_default().and(self.present);
+        ran_out > 0 && ran_out * LEFT_PER_RUN_OUT >= left
     }
 
     /// Has a surge begin: the line is as long as anybody may wait.
@@ -90,6 +104,52 @@ impl Surge {
         });
         self.began += spans * SPAN;
     }
+
+    /// Writes what [`Self::taken`] reads.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.push(u8::from(self.lasts));
+        bytes.extend(self.began.to_le_bytes());
+        bytes.push(u8::from(self.last.is_some()));
+        self.last.unwrap_or_default().put(bytes);
+        self.present.put(bytes);
+    }
+
+    /// Takes it off the front of a snapshot.
+    pub(crate) fn taken(state: &mut &[u8]) -> Option<Self> {
+        let [lasts] = take(state)?;
+        let began = take_u64(state)?;
+        let [has_last] = take(state)?;
+        let last = Traffic::taken(state)?;
+        Some(Self {
+            lasts: lasts != 0,
+            began,
+            last: (has_last != 0).then_some(last),
+            present: Traffic::taken(state)?,
+        })
+    }
+}
+
+impl Traffic {
+    fn and(self, other: Self) -> Self {
+        Self {
+            came: self.came + other.came,
+            left: self.left + other.left,
+            ran_out: self.ran_out + other.ran_out,
+        }
+    }
+
+    fn put(self, bytes: &mut Vec<u8>) {
+        let numbers = [self.came, self.left, self.ran_out];
+        bytes.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
+    }
+
+    fn taken(state: &mut &[u8]) -> Option<Self> {
+        Some(Self {
+            came: take_u64(state)?,
+            left: take_u64(state)?,
+            ran_out: take_u64(state)?,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -110,7 +170,7 @@ mod tests {
     fn go_on(surge: &mut Surge, from: u64, [secs, came, left]: [u64; 3]) {
         for sec in from..from + secs {
             let now = sec * SECOND;
-            (0..left).for_each(|_| surge.leaves(now));
+            (0..left).for_each(|_| surge.leaves(now, None));
             (0..came).for_each(|_| surge.comes(now));
         }
     }
@@ -148,7 +208,7 @@ mod tests {
     fn those_that_came_together_are_none_once_they_have_come() {
         let mut surge = Surge::beginning(10 * SECOND);
         go_on(&mut surge, 10, [1, 1000, 0]);
-        surge.leaves(12 * SECOND);
+        surge.leaves(12 * SECOND, None);
         surge.comes(20 * SECOND);
         assert!(!surge.lasts());
         surge.comes(1000 * SECOND);

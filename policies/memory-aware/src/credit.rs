@@ -43,10 +43,12 @@ pub(crate) fn cost(
     waits: &Waits,
     case: &Case<'_>,
     executor: &Executor<'_>,
+    held: u64,
 ) -> u64 {
     let credit = Credit::of(settings, case, executor).permille;
     let prompt = in_blocks(settings, executor, u64::from(case.request.prompt_tokens));
-    let pending = pending(settings, waits, case.fleet, executor);
+    let held = waits.awaited(executor, in_blocks(settings, executor, held));
+    let pending = pending(settings, waits, case.fleet, executor).saturating_add(held);
     let prefill = pending.saturating_add(prompt).saturating_sub(credit);
     let stalled = case.fleet.depth(executor) * u64::from(settings.stall_cost);
     let stall = prompt.saturating_sub(credit).saturating_mul(stalled) / 1000;

@@ -112,6 +112,10 @@ fn ineligible(search: &Search<'_>, executor: &Executor<'_>, hurdle: Hurdle) -> S
         Hurdle::Reserved => {
             "what is left there is kept free of tenants beyond their share".to_owned()
         }
+        Hurdle::Prefilling => {
+            let pending = credit::pending_tokens(search.case.fleet, executor);
+            format!("{pending} tokens of other prompts are prefilled there first")
+        }
         Hurdle::Loading => "its model is not loaded, and is being loaded".to_owned(),
     }
 }

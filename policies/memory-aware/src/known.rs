@@ -1,6 +1,8 @@
 //! Requests found to have no place anywhere, so that in a full fleet the next one like them needs
 //! no second look at every executor.
 
+use std::collections::BTreeMap;
+
 use pointsman_sdk::wire::types::RequestClass;
 
 use crate::search::{Blocked, Lack, Search};
@@ -12,6 +14,8 @@ pub(crate) struct Known {
     entries: Vec<Entry>,
     /// Looks taken at every executor for the answer that is being made.
     looks: u32,
+    /// Tokens of the prompts that are held for each executor, in the answer that is being made.
+    held: BTreeMap<u32, u64>,
 }
 
 /// Requests that have no place for the same reason.
@@ -33,11 +37,22 @@ impl Known {
     pub(crate) fn begin(&mut self) {
         self.looks = 0;
         self.entries.clear();
+        self.held.clear();
     }
 
     /// Notes a placement, which may be in the way of others.
     pub(crate) fn placed(&mut self) {
         self.entries.clear();
+    }
+
+    /// Notes a request that is held for an executor.
+    pub(crate) fn holds(&mut self, executor: u32, tokens: u64) {
+        *self.held.entry(executor).or_default() += tokens;
+    }
+
+    /// Tokens of the prompts that are held for an executor.
+    pub(crate) fn held_for(&self, executor: u32) -> u64 {
+        self.held.get(&executor).copied().unwrap_or(0)
     }
 
     /// Looks taken for this answer.
@@ -64,7 +79,7 @@ impl Known {
         let tokens_min = match (blocked.warm_until, blocked.lack) {
             // No executor came so far as to compare blocks.
             (None, None | Some(Lack::Model | Lack::Slot | Lack::ModelLimit)) => (0, 0),
-            (None, Some(Lack::Blocks | Lack::Loading | Lack::Reserved)) => {
+            (None, Some(Lack::Blocks | Lack::Loading | Lack::Prefill | Lack::Reserved)) => {
                 (request.prompt_tokens, request.output_tokens_max)
             }
             // Another may be in the way of a longer prompt there.

@@ -70,7 +70,7 @@ impl Policy for MemoryAware {
                       tenants beyond their share leave slots free."
                 .into(),
             reasons: Reason::texts(),
-            state_version: 3,
+            state_version: 4,
         }
     }
 
@@ -188,6 +188,13 @@ impl Router for MemoryAware {
                 ..choice.pick(self.settings.balance)
             }),
             Err(blocked) => {
+                if let Some(id) = blocked.held_for {
+                    let executor = case.fleet.mirror.executor(id);
+                    let tokens =
+                        executor.map_or(0, |executor| self.prefill_tokens(case, &executor));
+                    self.known.holds(id, tokens);
+                    return Err(held(case, blocked));
+                }
                 // Without a look it is not known what stands in the way of a shorter one.
                 let entry = match may_look {
                     MayLook::Yes => Known::entry(&search, blocked),
@@ -249,6 +256,7 @@ fn held(case: &Case<'_>, blocked: Blocked) -> Verdict {
         Some(Lack::ModelLimit) => Reason::ModelLimit,
         Some(Lack::Drain) => Reason::Drain,
         Some(Lack::Loading) => Reason::Loading,
+        Some(Lack::Prefill) => Reason::Prefilling,
         Some(Lack::Reserved) => Reason::Reserved,
         Some(Lack::Slot) => Reason::NoSlot,
         Some(Lack::Blocks) => Reason::NoBlocks,

@@ -17,10 +17,11 @@ pointsman_sdk::reasons! {
         Overlap = "least cost for what it holds of the prompt",
         Waiver = "its model is warm nowhere: another's warm hold is waived",
         Drain = "where there is room is kept free for a model that is warm nowhere",
-        HeldOut = "held for as long as the host allows: no warm hold, drain, group, loading or share binds it now",
+        HeldOut = "held for as long as the host allows: no warm hold, drain, group, loading, share or prompt of others binds it now",
         BadOverride = "by the operator's settings: a label that would override one is of no use",
         Loaded = "its model is loaded there",
         Loading = "its model is being loaded where there is room",
+        Prefilling = "where there is room other prompts are prefilled first",
         Reserved = "where there is room is kept free of tenants beyond their share",
     }
 }

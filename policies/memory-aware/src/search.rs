@@ -37,7 +37,9 @@ pub(crate) struct Search<'a> {
     pub(crate) session: Option<u64>,
     /// The loading of its model, which it may wait for.
     pub(crate) loading: Loading,
-    /// The host lets it be held. Where not, no warm hold, drain, group or share keeps it from a place, nor a
+    /// The prompts of others that it may wait for where it goes.
+    pub(crate) behind: Behind,
+    /// The host lets it be held. Where not, no warm hold, drain, group, share or prompt of others keeps it from a place, nor a
     /// model that is being loaded.
     pub(crate) may_wait: bool,
 }
@@ -50,8 +52,18 @@ pub(crate) enum Hurdle {
     Drained,
     /// The request could go there, but what is left there is kept free of tenants beyond their share.
     Reserved,
+    /// The request could go there, but would wait there for the prompts of others.
+    Prefilling,
     /// The request could go there, but its model would have to be loaded, and that is being done already.
     Loading,
+}
+
+/// The prompts of others that a request may wait for on an executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    Any,
+    /// As many tokens as the settings let be pending.
+    Few,
 }
 
 /// Executors for a request.
@@ -86,6 +98,7 @@ impl<'a> Search<'a> {
             group,
             session: case.request.session.filter(|_| hashes),
             loading,
+            behind: Behind::Any,
             may_wait: case.hold_end().is_some(),
         }
     }
@@ -102,10 +115,22 @@ impl<'a> Search<'a> {
     /// What stands in the way; unknown where no look may be taken at every executor.
     pub(crate) fn choose(self, may_look: MayLook) -> (Self, Result<Choice<'a>, Blocked>) {
         if let Some(choice) = self.choice() {
-            return (self, Ok(choice));
+            let executor = &choice.first.executor;
+            if !self.may_wait || !self.is_behind_prompts(executor) {
+                return (self, Ok(choice));
+            }
+            let soon = Self {
+                behind: Behind::Few,
+                ..self
+            };
+            if choice.lead.why.is_worth_waiting() {
+                return (soon, Err(Blocked::behind(executor.id())));
+            }
+            return soon.choose(may_look);
         }
         let anywhere = Self {
             group: None,
+            behind: Behind::Any,
             ..self
         };
         if self.group.is_some() && !self.may_wait {
@@ -164,6 +189,9 @@ impl<'a> Search<'a> {
         if self.may_wait && self.is_reserved(&executor) {
             return Err(Hurdle::Reserved);
         }
+        if self.behind == Behind::Few && self.is_behind_prompts(&executor) {
+            return Err(Hurdle::Prefilling);
+        }
         if self.may_wait && self.loading == Loading::Underway && self.lacks(&executor) {
             return Err(Hurdle::Loading);
         }
@@ -200,6 +228,15 @@ impl<'a> Search<'a> {
         let most = u64::from(self.settings.share_prefill_max);
         let tokens = credit::pending_tokens(self.case.fleet, executor);
         tokens > most && self.policy.waits.awaited(executor, tokens) > most
+    }
+
+    /// Returns whether the request would wait on an executor for more prompts of others than it may.
+    #[inline]
+    fn is_behind_prompts(&self, executor: &Executor<'_>) -> bool {
+        let waits = &self.policy.waits;
+        let most = u64::from(self.settings.prefill_max);
+        let tokens = credit::pending_tokens(self.case.fleet, executor);
+        tokens > most && !waits.are_side_by_side(executor) && waits.awaited(executor, tokens) > most
     }
 
     /// Returns whether the request's tenant is beyond its share.

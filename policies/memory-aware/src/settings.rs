@@ -51,6 +51,8 @@ pub struct Settings {
     pub share_reserve: u32,
     /// Tokens of pending prefill past which tenants beyond their share are not placed on an executor.
     pub share_prefill_max: u32,
+    /// Tokens of pending prefill past which nobody is placed on an executor that prefills one prompt after the other.
+    pub prefill_max: u32,
     /// Tokens of a block, for executors that do not report them.
     pub tokens_per_block: u32,
     /// Executors that an answer names, best first; the host takes the first that has room.
@@ -125,6 +127,7 @@ impl Default for Settings {
             stall_cost: 40,
             share_reserve: 200,
             share_prefill_max: 1024,
+            prefill_max: 65_536,
             tokens_per_block: 16,
             candidates: 3,
             looks_max: 4,
@@ -194,6 +197,12 @@ impl Settings {
                 0..=10_000_000,
                 default.share_prefill_max,
                 "Tokens of pending prefill past which tenants beyond their share are not placed on an executor.",
+            ),
+            Setting::number(
+                "prefill-max",
+                0..=10_000_000,
+                default.prefill_max,
+                "Tokens of pending prefill past which nobody is placed where prompts wait for one another.",
             ),
             Setting::number(
                 "candidates",

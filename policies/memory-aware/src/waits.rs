@@ -31,6 +31,10 @@ const LEARNT_MIN: f64 = 16.0;
 const LEARNT_SPAN: f64 = 256.0;
 /// Variance of weights before anything is known of them.
 const PRIOR_VARIANCE: f64 = 0.25;
+/// Trust in an estimate from which on it says whether prompts are prefilled side by side: it is as certain as a guess would be.
+const TRUST_MIN: f64 = 0.5;
+/// Weight from which on they are not.
+const IN_TURN_MIN: f64 = 0.5;
 /// Steps from 0 to 1 that a weight is rounded to, so that costs do not change with every completion.
 const STEPS: u32 = 8;
 /// A weight of 1.
@@ -82,6 +86,9 @@ struct Fit {
     covariances: [f64; 6],
     /// The weight that follows from these.
     weight_permille: u32,
+    /// The weight was below a half when it was last known well. Where prompts wait in the queue few are pending, and little is
+    /// learnt.
+    side_by_side: bool,
 }
 
 // === impl Waits ===
@@ -98,6 +105,13 @@ impl Waits {
     #[inline]
     pub(crate) fn awaited(&self, executor: &Executor<'_>, pending: u64) -> u64 {
         pending.saturating_mul(u64::from(self.weight_permille(executor))) / 1000
+    }
+
+    /// Returns whether prompts on an executor are known to be prefilled side by side, and not one after the other.
+    #[inline]
+    pub(crate) fn are_side_by_side(&self, executor: &Executor<'_>) -> bool {
+        let fit = self.fits.get(&executor.id());
+        fit.is_some_and(|fit| fit.side_by_side)
     }
 
     /// Notes a placement that will be learnt from.
@@ -155,6 +169,7 @@ impl Waits {
         for (executor, fit) in &self.fits {
             bytes.extend(executor.to_le_bytes());
             bytes.extend(fit.numbers().flat_map(f64::to_le_bytes));
+            bytes.push(u8::from(fit.side_by_side));
         }
         put_len(&mut bytes, self.starts.len());
         for (request, start) in &self.starts {
@@ -205,6 +220,7 @@ impl Default for Fit {
             means: Measures::default(),
             covariances: Default::default(),
             weight_permille: WHOLE_PERMILLE,
+            side_by_side: false,
         }
     }
 }
@@ -225,12 +241,19 @@ impl Fit {
     }
 
     fn weigh(&mut self) {
-        let weight = self.weight().unwrap_or(1.0).clamp(0.0, 1.0);
-        self.weight_permille = nearest_step(weight) * WHOLE_PERMILLE / STEPS;
+        let estimate = self.estimate();
+        let weight = estimate.map_or(1.0, |(weight, trust)| 1.0 + trust * (weight - 1.0));
+        self.weight_permille = nearest_step(weight.clamp(0.0, 1.0)) * WHOLE_PERMILLE / STEPS;
+        if let Some((weight, trust)) = estimate
+            && trust >= TRUST_MIN
+        {
+            self.side_by_side = weight < IN_TURN_MIN;
+        }
     }
 
-    /// The weight; absent where too little is known, or longer prompts take no longer.
-    fn weight(&self) -> Option<f64> {
+    /// The weight by the measures alone, and how far it is to be trusted, from 0 to 1; absent where too little is known, or longer
+    /// prompts take no longer.
+    fn estimate(&self) -> Option<(f64, f64)> {
         if self.samples < LEARNT_MIN {
             return None;
         }
@@ -242,7 +265,7 @@ impl Fit {
         let variance = left.max(0.0) * own / determinant / self.samples / (pace * pace);
         let is_known = determinant > 0.0 && pace > 0.0 && variance.is_finite();
         let trust = PRIOR_VARIANCE / (PRIOR_VARIANCE + variance);
-        is_known.then(|| 1.0 + trust * (of_pending / pace - 1.0))
+        is_known.then(|| (of_pending / pace, trust))
     }
 
     /// The numbers that the weight follows from.
@@ -264,6 +287,7 @@ impl Fit {
             *number = f64::from_le_bytes(take(state)?);
         }
         fit.weigh();
+        fit.side_by_side = take(state)? != [0];
         Some(fit)
     }
 }

@@ -197,7 +197,7 @@ async fn a_tenant_beyond_its_share_leaves_a_slot_free_for_another() -> Result<()
 
 /// Has the tenant `flood` send prompts of several hundred tokens each to a server elsewhere that computes none of them, and
 /// then the tenant `calm` one. Returns how many are there, before and after that.
-async fn prefilling_of_a_flood(share_prefill_max: u32) -> Result<[u32; 2]> {
+async fn prefilling_of_a_flood(settings: Value) -> Result<[u32; 2]> {
     const PROMPTS: usize = 4;
     let mock = MockBackend::start(&["demo"]).await?;
     let backend = backend_at("elsewhere", mock.addr())?;
@@ -206,7 +206,6 @@ async fn prefilling_of_a_flood(share_prefill_max: u32) -> Result<[u32; 2]> {
         config.local.models.clear();
         config.local.executors.clear();
         config.backends = vec![backend];
-        let settings = json!({"share-prefill-max": share_prefill_max});
         set(config, "memory-aware", &settings);
     })
     .await?;
@@ -232,10 +231,18 @@ async fn prefilling_of_a_flood(share_prefill_max: u32) -> Result<[u32; 2]> {
 
 #[tokio::test]
 async fn the_prompts_of_a_flood_wait_in_the_queue_and_not_before_another_tenants() -> Result<()> {
-    let there = prefilling_of_a_flood(1024).await?;
+    let there = prefilling_of_a_flood(json!({"share-prefill-max": 1024})).await?;
     ensure!(there == [2, 3], "{there:?}");
-    let there = prefilling_of_a_flood(1_000_000).await?;
+    let there = prefilling_of_a_flood(json!({"share-prefill-max": 1_000_000})).await?;
     ensure!(there == [4, 5], "{there:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn prompts_wait_in_the_queue_where_a_server_has_others_to_prefill_first() -> Result<()> {
+    let settings = json!({"share-prefill-max": 1_000_000, "prefill-max": 1024});
+    let there = prefilling_of_a_flood(settings).await?;
+    ensure!(there == [2, 2], "{there:?}");
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use pointsman_sdk::Urgency;
 use pointsman_sdk::wire::types::{Request, RequestClass, Stage};
 
 use super::{Books, Door};
-use crate::queue::Line;
+use crate::line::Line;
 use crate::reason::Reason;
 
 /// Seconds that a refused client is told to wait at most.
@@ -23,7 +23,7 @@ impl Door<'_> {
             return None;
         }
         let now = self.books.now;
-        let line = self.books.queue.line(request.model)?;
+        let line = self.books.queue.lines.get(request.model)?;
         let everybody = line.ahead(Urgency::from(request));
         let longest = line.pace.time_for(everybody, now)?;
         let (patience, reason) = self.patience(line, request);

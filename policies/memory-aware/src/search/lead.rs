@@ -39,6 +39,18 @@ pub(crate) enum Why {
 /// The order of holders of the prompt: within a grade the cost goes before the rank.
 type Price = (Grade, u64, (Rank, Turn, usize));
 
+// === impl Why ===
+
+impl Why {
+    /// Returns whether a request rather waits for the executor than goes to another one.
+    pub(crate) fn is_worth_waiting(self) -> bool {
+        match self {
+            Self::Session | Self::Hash | Self::Overlap | Self::Loaded => true,
+            Self::Rank | Self::Waiver => false,
+        }
+    }
+}
+
 // === impl Lead ===
 
 impl<'a> Lead<'a> {
@@ -160,6 +172,7 @@ impl<'a> Search<'a> {
             &self.policy.waits,
             self.case,
             &place.executor,
+            self.policy.known.held_for(place.executor.id()),
         );
         (key.0.grade, cost, key)
     }

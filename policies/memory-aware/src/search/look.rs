@@ -20,6 +20,8 @@ pub(crate) struct Blocked {
     pub(crate) warm_until: Option<u64>,
     /// The greatest lack of any executor.
     pub(crate) lack: Option<Lack>,
+    /// The executor that it is held for, though there is room elsewhere.
+    pub(crate) held_for: Option<u32>,
 }
 
 /// A passing lack. Where executors lack different things the greatest is reported, which is the
@@ -34,6 +36,8 @@ pub(crate) enum Lack {
     /// The request's model is being loaded, there or elsewhere.
     Loading,
     ModelLimit,
+    /// As much prefill is pending as the request may wait for.
+    Prefill,
     /// The slots left are kept free of the request's tenant, which is beyond its share.
     Reserved,
 }
@@ -50,6 +54,7 @@ impl<'a> Search<'a> {
                 Ok(_) => {}
                 Err(Hurdle::Drained) => blocked.lacks(Lack::Drain),
                 Err(Hurdle::Reserved) => blocked.lacks(Lack::Reserved),
+                Err(Hurdle::Prefilling) => blocked.lacks(Lack::Prefill),
                 Err(Hurdle::Loading) => blocked.lacks(Lack::Loading),
                 Err(Hurdle::Obstacle(obstacle)) => {
                     blocked.note(obstacle);
@@ -86,7 +91,17 @@ impl Blocked {
     pub(crate) const UNKNOWN: Self = Self {
         warm_until: None,
         lack: Some(Lack::Slot),
+        held_for: None,
     };
+
+    /// The best executor for it has the prompts of others to prefill first.
+    pub(crate) fn behind(executor: u32) -> Self {
+        Self {
+            warm_until: None,
+            lack: Some(Lack::Prefill),
+            held_for: Some(executor),
+        }
+    }
 
     #[inline]
     fn note(&mut self, obstacle: Obstacle) {

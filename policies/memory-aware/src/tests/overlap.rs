@@ -116,7 +116,7 @@ fn each_tier_counts_by_its_weight_and_tokens_are_rounded_half_up() {
 fn the_cost_is_prefill_less_credit_and_decode_blocks_and_active_requests() {
     let cost = |asked: &Cached, load: ExecutorLoad, settings| {
         on(16, load, asked, |case, executor| {
-            cost(&settings, &Waits::default(), case, executor)
+            cost(&settings, &Waits::default(), case, executor, 0)
         })
     };
     let busy = ExecutorLoad {
@@ -157,7 +157,10 @@ fn by_default_prefill_is_dear_what_is_held_counts_beyond_it_and_requests_are_sta
     let (cost, standing) = on(16, busy, &held, |case, executor| {
         let settings = Settings::default();
         let standing = credit::load(&settings, &Waits::default(), case.fleet, executor);
-        (cost(&settings, &Waits::default(), case, executor), standing)
+        (
+            cost(&settings, &Waits::default(), case, executor, 0),
+            standing,
+        )
     });
     assert_eq!(cost, 64 * (4_000 + 2_450 + 294) + 7_000 + 690_000);
     assert_eq!(standing, 64 * 4_000 + 7_000 + 690_000);

@@ -2,12 +2,13 @@
 
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{at, cached, device, load, request, tenant};
-use pointsman_sdk::wire::routing::Choice;
+use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{
-    Cached, Change, Completion, ExecutorLoad, Extent, Overlap, Request, Tenant,
+    Cached, Change, Completion, Device, ExecutorLoad, Extent, Overlap, Request, Tenant,
 };
 
 use super::{Fleet, MEMORY, placed};
+use crate::reason::Reason;
 
 /// Placements that are learnt from.
 const LEARNT: u64 = 64;
@@ -40,7 +41,11 @@ fn completed(id: u64, prompt_tokens: u64, ttft: u64) -> Change {
 /// A fleet of three, on whose first executor prompts were computed; each had its first token after its own
 /// tokens and the `waited` part of those that were pending.
 fn taught(waited: fn(u64) -> u64) -> Box<dyn Instance> {
-    let mut policy = Fleet::of_three().policy(MEMORY, Vec::new());
+    taught_by(MEMORY, waited)
+}
+
+fn taught_by(settings: &str, waited: fn(u64) -> u64) -> Box<dyn Instance> {
+    let mut policy = Fleet::of_three().policy(settings, Vec::new());
     for number in 0..LEARNT {
         let id = 100 + number;
         let (own, before) = (100 + number * 37 % 900, number * 53 % 7 * 200);
@@ -149,4 +154,77 @@ fn prefill_that_nobody_waits_for_keeps_no_tenant_out() {
     };
     assert!(matches!(choice(taught(|pending| pending)), Choice::Hold(_)));
     assert_eq!(choice(taught(|_| 0)), placed(&[0]));
+}
+
+/// The first verdicts for requests of 20,000 tokens, where so many tokens are pending on executor 0.
+fn behind(
+    policy: &mut dyn Instance,
+    tokens: u64,
+    requests: Vec<Cached>,
+    allowed: Option<Vec<u32>>,
+) -> Vec<Verdict> {
+    let now = 1_000_000_000;
+    let arrive = requests.iter().map(|asked| {
+        Change::Waiting(Request {
+            prompt_tokens: 20_000,
+            arrived: now,
+            allowed: allowed.clone(),
+            ..request(asked.request)
+        })
+    });
+    let devices = (0..3).map(|id| {
+        Change::Device(Device {
+            blocks_total: 100_000,
+            blocks_free: 100_000,
+            ..device(id)
+        })
+    });
+    let rows = devices.chain([pending(tokens)]).chain(arrive).collect();
+    policy.observe(now, Extent::SinceLast, rows);
+    policy.route(at(now), requests)
+}
+
+#[test]
+fn a_prompt_waits_in_the_queue_where_others_would_be_prefilled_before_it() {
+    let is_placed = |mut policy: Box<dyn Instance>, tokens| {
+        let verdict = behind(&mut *policy, tokens, vec![cached(1)], Some(vec![0])).remove(0);
+        let is_held = verdict.reason == Reason::Prefilling.index();
+        assert_eq!(
+            matches!(verdict.choice, Choice::Hold(Some(_))),
+            is_held,
+            "{verdict:?}"
+        );
+        !is_held
+    };
+    let fresh = || Fleet::of_three().policy(MEMORY, Vec::new());
+    for in_turn in [|| taught(|pending| pending), fresh] {
+        assert!(is_placed(in_turn(), 65_536));
+        assert!(!is_placed(in_turn(), 65_537));
+    }
+    assert!(is_placed(taught(|_| 0), 10_000_000));
+    // What is known survives a reload.
+    let mut successor = fresh();
+    successor.restore(taught(|_| 0).snapshot()).unwrap();
+    assert!(is_placed(successor, 10_000_000));
+}
+
+#[test]
+fn a_prompt_is_held_for_the_executor_that_has_most_of_it_until_others_would_be_sooner() {
+    let held = Overlap {
+        executor: 0,
+        device_tokens: 16_000,
+        host_tokens: 0,
+        disk_tokens: 0,
+    };
+    let requests = (1..=8).map(|id| Cached {
+        overlaps: Some(vec![held]),
+        ..cached(id)
+    });
+    let mut policy = taught_by(r#"{"prefill-max": 8192}"#, |pending| pending);
+    let verdicts = behind(&mut *policy, 8193, requests.collect(), None);
+    let is_held = |verdict: &&Verdict| verdict.reason == Reason::Prefilling.index();
+    // Each of them has 4,000 tokens of its own, and all 20,000 elsewhere.
+    let waiting = verdicts.iter().take_while(is_held).count();
+    assert_eq!(waiting, 6, "{verdicts:?}");
+    assert_eq!(verdicts[waiting].choice, placed(&[1, 2, 0]));
 }

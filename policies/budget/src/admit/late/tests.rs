@@ -219,6 +219,38 @@ fn the_lines_follow_the_mirror() {
 }
 
 #[test]
+fn how_fast_a_line_moves_survives_a_reload() {
+    let rows = || {
+        let tenants = [BUSY, CALM].map(|id| Change::Tenant(tenant(id)));
+        let line = (LEFT + 1..=LEFT + 24).map(|id| Change::Waiting(waiting(BUSY, id)));
+        tenants.into_iter().chain(line).collect()
+    };
+    let whole = policy("{}").snapshot();
+    let fresh = || {
+        let mut policy = instance();
+        policy.configure("{}", bounds()).expect("valid settings");
+        policy
+    };
+    let mut successor = fresh();
+    assert_eq!(successor.restore(whole.clone()), Ok(()));
+    successor.observe(NOW, Extent::Everything, rows());
+    let late = choice(&mut *successor, arrival(BUSY, 19));
+    assert_eq!(late, Choice::Shed(5));
+    // So it does where the host tells everything again.
+    successor.observe(NOW, Extent::Everything, rows());
+    let late = choice(&mut *successor, arrival(BUSY, 19));
+    assert_eq!(late, Choice::Shed(5));
+    let mut stranger = fresh();
+    stranger.observe(NOW, Extent::Everything, rows());
+    let admitted = choice(&mut *stranger, arrival(BUSY, 19));
+    assert_eq!(admitted, Choice::Admit);
+    // The one line takes the first 121 bytes.
+    for length in 0..121 {
+        assert!(fresh().restore(whole[..length].to_vec()).is_err());
+    }
+}
+
+#[test]
 fn past_the_bound_on_tenants_looked_at_nobody_is_refused() {
     const TENANTS: u32 = 1000;
     let arrivals = u64::from(CHECKS_MAX / TENANTS) + 1;
@@ -311,6 +343,31 @@ fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
     policy.observe(now - SECOND, Extent::SinceLast, gone.collect());
     let verdict = verdict_at(now, &mut *policy, hurried_at(now));
     assert_eq!(verdict.choice, Choice::Admit);
+}
+
+/// Of thirty seconds that a request may be held.
+#[test]
+fn a_line_half_as_long_as_holds_may_last_is_a_surge_once_they_run_out() {
+    let verdict = |behind: u64, hold_end: Option<u64>| {
+        let mut policy = moved("{}", 1..=LEFT + 1 + behind, LEFT);
+        let line = (LEFT + 1..=LEFT + 1 + behind).map(|id| {
+            Change::Waiting(Request {
+                hold_end: hold_end.filter(|_| id == LEFT + 1),
+                ..hurried(waiting(BUSY, id))
+            })
+        });
+        policy.observe(NOW, Extent::SinceLast, line.collect());
+        let leaves = vec![Change::WaitingGone(LEFT + 1)];
+        policy.observe(NOW + SECOND, Extent::SinceLast, leaves);
+        verdict_at(NOW + SECOND, &mut *policy, hurried_at(NOW + SECOND))
+    };
+    let refused = verdict(15, Some(NOW + SECOND));
+    assert_eq!(refused.choice, Choice::Shed(15));
+    assert_eq!(refused.reason, Reason::Surge.index());
+    assert_eq!(verdict(14, Some(NOW + SECOND)).choice, Choice::Admit);
+    // Held for less, and not at all.
+    assert_eq!(verdict(15, Some(NOW + 2 * SECOND)).choice, Choice::Admit);
+    assert_eq!(verdict(15, None).choice, Choice::Admit);
 }
 
 /// The line is empty most of the time, and most of those who come have a place at once.

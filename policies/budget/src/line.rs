@@ -1,0 +1,308 @@
+//! The lines for the models: who waits for which, parked requests included, and how fast they come and leave.
+//!
+//! The requests follow the rows. How fast a line moves outlasts them: it is kept while all rows are told again, and in
+//! the policy's snapshot.
+
+use std::collections::BTreeMap;
+
+use pointsman_sdk::snapshot::{put_len, take, take_u32};
+use pointsman_sdk::wire::types::{Request, Stage};
+use pointsman_sdk::{Bounds, Mirror, Urgency};
+
+use crate::pace::Pace;
+use crate::surge::Surge;
+
+/// The model of a request, if it names one.
+type Model = Option<u32>;
+
+/// Time for which an empty line goes on, in microseconds: if nobody joins it by then, it has ended.
+const REST: u64 = 5_000_000;
+
+/// The lines, by model.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lines {
+    lines: BTreeMap<Model, Line>,
+    /// Requests that came, by the rows that are being told.
+    came: Vec<(Model, Urgency)>,
+    /// The time that rows were told last, in microseconds.
+    told_at: u64,
+    /// All rows are being told again, so that one that is new may have been met before.
+    is_retold: bool,
+}
+
+/// The requests that wait for one model.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) pace: Pace,
+    pub(crate) surge: Surge,
+    /// The time since which nobody waits.
+    empty_since: Option<u64>,
+    waiting: Ranks,
+    by_tenant: BTreeMap<u32, Ranks>,
+}
+
+/// Numbers of requests by urgency; none is 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Ranks(BTreeMap<Urgency, usize>);
+
+// === impl Lines ===
+
+impl Lines {
+    /// The line for a model, where somebody waits or did of late.
+    pub(crate) fn get(&self, model: Model) -> Option<&Line> {
+        self.lines.get(&model)
+    }
+
+    /// Takes over a change of a request's row.
+    pub(crate) fn changed(
+        &mut self,
+        mirror: &Mirror,
+        before: Option<&Request>,
+        after: Option<&Request>,
+    ) {
+        if let (None, Some(request)) = (before, after) {
+            self.comes(request);
+        }
+        self.line_up(mirror.now(), before, after);
+    }
+
+    /// Forgets who waits, as all rows are told again.
+    pub(crate) fn clear(&mut self) {
+        self.is_retold = true;
+        for line in self.lines.values_mut() {
+            line.waiting = Ranks::default();
+            line.by_tenant.clear();
+        }
+    }
+
+    /// Takes note of all rows that were told: who came meets those who wait now, in whatever order the rows were.
+    pub(crate) fn told(&mut self, mirror: &Mirror) {
+        let now = mirror.now();
+        if std::mem::take(&mut self.is_retold) {
+            let lines = self.lines.values_mut();
+            for line in lines.filter(|line| line.waiting.0.is_empty()) {
+                line.empty_since.get_or_insert(now);
+            }
+        }
+        self.came.sort_unstable();
+        for (model, urgency) in self.came.drain(..) {
+            let line = self.lines.get_mut(&model);
+            if let Some(line) = line.filter(|line| line.empty_since.is_none()) {
+                line.meets(urgency, now, mirror.bounds());
+            }
+        }
+        self.told_at = now;
+    }
+
+    fn comes(&mut self, request: &Request) {
+        let is_met = self.is_retold && request.arrived <= self.told_at;
+        if request.stage == Stage::Arrived && !is_met {
+            self.came.push((request.model, Urgency::from(request)));
+        }
+    }
+
+    /// Has the request join or leave its line. A change of its row alone moves nobody.
+    fn line_up(&mut self, now: u64, before: Option<&Request>, after: Option<&Request>) {
+        let before = before.filter(waits);
+        let after = after.filter(waits);
+        let stays = |before: &Request, after: &Request| {
+            let rank = |request: &Request| (request.tenant, Urgency::from(request));
+            before.model == after.model && rank(before) == rank(after)
+        };
+        if let (Some(before), Some(after)) = (before, after)
+            && stays(before, after)
+        {
+            return;
+        }
+        if let Some(request) = after {
+            self.end_empty(request.model, now);
+            let line = self.lines.entry(request.model);
+            line.or_insert_with(|| Line::beginning(now))
+                .join(request, now);
+        }
+        if let Some(request) = before
+            && let Some(line) = self.lines.get_mut(&request.model)
+        {
+            line.leave(request, now);
+            if after.is_none() {
+                line.pace.leaves(now);
+                line.surge.leaves(now, request.hold_end);
+            }
+        }
+    }
+
+    /// Forgets the line for a model if nobody has waited there for long enough.
+    fn end_empty(&mut self, model: Model, now: u64) {
+        let line = self.lines.get(&model);
+        let empty_since = line.and_then(|line| line.empty_since);
+        if empty_since.is_some_and(|since| now.saturating_sub(since) >= REST) {
+            self.lines.remove(&model);
+        }
+    }
+
+    /// The lines without those who wait in them, as bytes with their number before them.
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = self.told_at.to_le_bytes().to_vec();
+        put_len(&mut bytes, self.lines.len());
+        for (model, line) in &self.lines {
+            put_option(&mut bytes, model.map(u64::from));
+            put_option(&mut bytes, line.empty_since);
+            line.pace.put(&mut bytes);
+            line.surge.put(&mut bytes);
+        }
+        bytes
+    }
+
+    /// Takes the bytes that [`Self::snapshot`] made off the front.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, where they end before their number is reached.
+    pub(crate) fn restore(state: &mut &[u8]) -> Result<Self, String> {
+        let all = state.len();
+        let cut = || format!("a snapshot of {all} bytes ends within the lines");
+        Self::taken(state).ok_or_else(cut)
+    }
+
+    fn taken(state: &mut &[u8]) -> Option<Self> {
+        let mut lines = Self {
+            told_at: take_u64(state)?,
+            is_retold: true,
+            ..Self::default()
+        };
+        for _ in 0..take_u32(state)? {
+            let model = take_option(state)?;
+            let model = model.map(u32::try_from).transpose().ok()?;
+            let line = Line {
+                empty_since: take_option(state)?,
+                pace: Pace::taken(state)?,
+                surge: Surge::taken(state)?,
+                waiting: Ranks::default(),
+                by_tenant: BTreeMap::new(),
+            };
+            lines.lines.insert(model, line);
+        }
+        Some(lines)
+    }
+}
+
+/// Returns whether a request waits for a place, in the queue or outside it.
+fn waits(request: &&Request) -> bool {
+    matches!(request.stage, Stage::Queued | Stage::Parked)
+}
+
+/// Takes a number off the front of a snapshot.
+pub(crate) fn take_u64(state: &mut &[u8]) -> Option<u64> {
+    take(state).map(u64::from_le_bytes)
+}
+
+/// Writes a number that may be absent, which [`take_option`] reads.
+fn put_option(bytes: &mut Vec<u8>, number: Option<u64>) {
+    bytes.push(u8::from(number.is_some()));
+    bytes.extend(number.unwrap_or(0).to_le_bytes());
+}
+
+/// Takes it off the front of a snapshot.
+fn take_option(state: &mut &[u8]) -> Option<Option<u64>> {
+    let [is_there] = take(state)?;
+    let number = take_u64(state)?;
+    Some((is_there != 0).then_some(number))
+}
+
+// === impl Line ===
+
+impl Line {
+    fn beginning(now: u64) -> Self {
+        Self {
+            pace: Pace::beginning(now),
+            surge: Surge::beginning(now),
+            empty_since: None,
+            waiting: Ranks::default(),
+            by_tenant: BTreeMap::new(),
+        }
+    }
+
+    /// Has a request come where somebody waits, which may not be let in.
+    fn meets(&mut self, urgency: Urgency, now: u64, bounds: &Bounds) {
+        self.surge.comes(now);
+        let wait = self.pace.time_for(self.ahead(urgency), now);
+        if wait.is_some_and(|wait| wait >= self.longest(bounds)) {
+            self.surge.begins();
+        }
+    }
+
+    /// The wait from which on a line is a surge, in microseconds: that of a request that may wait no longer, or which routing
+    /// may hold no longer and then has to place behind others somewhere. Half of that, since a pace is an estimate.
+    fn longest(&self, bounds: &Bounds) -> u64 {
+        if self.surge.holds_run_out() {
+            bounds.wait_max.min(bounds.held_max / 2)
+        } else {
+            bounds.wait_max
+        }
+    }
+
+    fn join(&mut self, request: &Request, now: u64) {
+        if let Some(since) = self.empty_since.take() {
+            self.pace.skip(now.saturating_sub(since));
+        }
+        let urgency = Urgency::from(request);
+        self.waiting.add(urgency);
+        self.by_tenant
+            .entry(request.tenant)
+            .or_default()
+            .add(urgency);
+    }
+
+    fn leave(&mut self, request: &Request, now: u64) {
+        let urgency = Urgency::from(request);
+        self.waiting.remove(urgency);
+        if let Some(ranks) = self.by_tenant.get_mut(&request.tenant) {
+            ranks.remove(urgency);
+            if ranks.0.is_empty() {
+                self.by_tenant.remove(&request.tenant);
+            }
+        }
+        if self.waiting.0.is_empty() {
+            self.empty_since = Some(now);
+        }
+    }
+
+    /// Requests at least as urgent as that.
+    pub(crate) fn ahead(&self, urgency: Urgency) -> usize {
+        self.waiting.from(urgency)
+    }
+
+    /// The same of one tenant.
+    pub(crate) fn ahead_of(&self, tenant: u32, urgency: Urgency) -> usize {
+        let ranks = self.by_tenant.get(&tenant);
+        ranks.map_or(0, |ranks| ranks.from(urgency))
+    }
+
+    /// The same of each tenant that has some in the line.
+    pub(crate) fn ahead_by_tenant(&self, urgency: Urgency) -> impl Iterator<Item = (u32, usize)> {
+        let tenants = self.by_tenant.iter();
+        tenants.map(move |(tenant, ranks)| (*tenant, ranks.from(urgency)))
+    }
+}
+
+// === impl Ranks ===
+
+impl Ranks {
+    fn add(&mut self, urgency: Urgency) {
+        *self.0.entry(urgency).or_default() += 1;
+    }
+
+    fn remove(&mut self, urgency: Urgency) {
+        if let Some(count) = self.0.get_mut(&urgency) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&urgency);
+            }
+        }
+    }
+
+    /// The number of those at least as urgent.
+    fn from(&self, urgency: Urgency) -> usize {
+        self.0.range(urgency..).map(|(_, count)| count).sum()
+    }
+}
