@@ -167,7 +167,6 @@ impl Lines {
     fn taken(state: &mut &[u8]) -> Option<Self> {
         let mut lines = Self {
             told_at: take_u64(state)?,
-            is_retold: true,
             ..Self::default()
         };
         for _ in 0..take_u32(state)? {

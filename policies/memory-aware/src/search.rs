@@ -211,7 +211,9 @@ impl<'a> Search<'a> {
     /// Returns whether what is left on an executor is kept free of the request.
     #[inline]
     fn is_reserved(&self, executor: &Executor<'_>) -> bool {
-        (self.are_slots_kept(executor) || self.is_prefill_kept(executor)) && self.is_beyond_share()
+        let prefill_max = self.settings.share_prefill_max;
+        (self.are_slots_kept(executor) || self.awaits_more(executor, prefill_max))
+            && self.is_beyond_share()
     }
 
     /// Returns whether no more slots are left on an executor than tenants beyond their share leave free.
@@ -222,21 +224,19 @@ impl<'a> Search<'a> {
         kept > 0 && u64::from(self.case.fleet.slots_free(executor)) <= kept
     }
 
-    /// Returns whether as much is pending on an executor as tenants beyond their share may have others wait for.
-    #[inline]
-    fn is_prefill_kept(&self, executor: &Executor<'_>) -> bool {
-        let most = u64::from(self.settings.share_prefill_max);
-        let tokens = credit::pending_tokens(self.case.fleet, executor);
-        tokens > most && self.policy.waits.awaited(executor, tokens) > most
-    }
-
     /// Returns whether the request would wait on an executor for more prompts of others than it may.
     #[inline]
     fn is_behind_prompts(&self, executor: &Executor<'_>) -> bool {
-        let waits = &self.policy.waits;
-        let most = u64::from(self.settings.prefill_max);
+        self.awaits_more(executor, self.settings.prefill_max)
+            && !self.policy.waits.are_side_by_side(executor)
+    }
+
+    /// Returns whether a prompt that is placed on an executor waits there for more tokens of others than `most`.
+    #[inline]
+    fn awaits_more(&self, executor: &Executor<'_>, most: u32) -> bool {
+        let most = u64::from(most);
         let tokens = credit::pending_tokens(self.case.fleet, executor);
-        tokens > most && !waits.are_side_by_side(executor) && waits.awaited(executor, tokens) > most
+        tokens > most && self.policy.waits.awaited(executor, tokens) > most
     }
 
     /// Returns whether the request's tenant is beyond its share.

@@ -51,7 +51,7 @@ pub struct Settings {
     pub share_reserve: u32,
     /// Tokens of pending prefill past which tenants beyond their share are not placed on an executor.
     pub share_prefill_max: u32,
-    /// Tokens of pending prefill past which nobody is placed on an executor that prefills one prompt after the other.
+    /// Tokens of pending prefill past which nobody is placed on an executor, unless it is known to prefill side by side.
     pub prefill_max: u32,
     /// Tokens of a block, for executors that do not report them.
     pub tokens_per_block: u32,
@@ -202,7 +202,7 @@ impl Settings {
                 "prefill-max",
                 0..=10_000_000,
                 default.prefill_max,
-                "Tokens of pending prefill past which nobody is placed where prompts wait for one another.",
+                "Tokens of pending prefill past which nobody is placed on an executor, unless it prefills side by side.",
             ),
             Setting::number(
                 "candidates",

@@ -44,6 +44,7 @@ fn taught(waited: fn(u64) -> u64) -> Box<dyn Instance> {
     taught_by(MEMORY, waited)
 }
 
+/// The same with settings.
 fn taught_by(settings: &str, waited: fn(u64) -> u64) -> Box<dyn Instance> {
     let mut policy = Fleet::of_three().policy(settings, Vec::new());
     for number in 0..LEARNT {
@@ -156,7 +157,7 @@ fn prefill_that_nobody_waits_for_keeps_no_tenant_out() {
     assert_eq!(choice(taught(|_| 0)), placed(&[0]));
 }
 
-/// The first verdicts for requests of 20,000 tokens, where so many tokens are pending on executor 0.
+/// The verdicts for requests of 20,000 tokens, where so many tokens are pending on executor 0.
 fn behind(
     policy: &mut dyn Instance,
     tokens: u64,

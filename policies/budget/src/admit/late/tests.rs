@@ -41,12 +41,18 @@ fn policy(settings: &str) -> Box<dyn Instance> {
     moved(settings, 1..=LEFT + 24, LEFT)
 }
 
-/// The same where these came and the first so many have left.
-fn moved(settings: &str, came: RangeInclusive<u64>, left: u64) -> Box<dyn Instance> {
+/// A policy that was told nothing yet.
+fn configured(settings: &str) -> Box<dyn Instance> {
     let mut policy = instance();
     policy
         .configure(settings, bounds())
         .expect("valid settings");
+    policy
+}
+
+/// A policy behind a line to which these came and which the first so many have left.
+fn moved(settings: &str, came: RangeInclusive<u64>, left: u64) -> Box<dyn Instance> {
+    let mut policy = configured(settings);
     let tenants = [BUSY, CALM].map(|id| Change::Tenant(tenant(id)));
     let came = came.map(|id| Change::Waiting(waiting(BUSY, id)));
     let rows = tenants.into_iter().chain(came).collect();
@@ -226,11 +232,7 @@ fn how_fast_a_line_moves_survives_a_reload() {
         tenants.into_iter().chain(line).collect()
     };
     let whole = policy("{}").snapshot();
-    let fresh = || {
-        let mut policy = instance();
-        policy.configure("{}", bounds()).expect("valid settings");
-        policy
-    };
+    let fresh = || configured("{}");
     let mut successor = fresh();
     assert_eq!(successor.restore(whole.clone()), Ok(()));
     successor.observe(NOW, Extent::Everything, rows());
