@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::snapshot::{put_len, take, take_u32};
+use pointsman_sdk::snapshot::{put_len, put_option, take_option, take_u32, take_u64};
 use pointsman_sdk::wire::types::{Request, Stage};
 use pointsman_sdk::{Bounds, Mirror, Urgency};
 
@@ -188,24 +188,6 @@ impl Lines {
 /// Returns whether a request waits for a place, in the queue or outside it.
 fn waits(request: &&Request) -> bool {
     matches!(request.stage, Stage::Queued | Stage::Parked)
-}
-
-/// Takes a number off the front of a snapshot.
-pub(crate) fn take_u64(state: &mut &[u8]) -> Option<u64> {
-    take(state).map(u64::from_le_bytes)
-}
-
-/// Writes a number that may be absent, which [`take_option`] reads.
-fn put_option(bytes: &mut Vec<u8>, number: Option<u64>) {
-    bytes.push(u8::from(number.is_some()));
-    bytes.extend(number.unwrap_or(0).to_le_bytes());
-}
-
-/// Takes it off the front of a snapshot.
-fn take_option(state: &mut &[u8]) -> Option<Option<u64>> {
-    let [is_there] = take(state)?;
-    let number = take_u64(state)?;
-    Some((is_there != 0).then_some(number))
 }
 
 // === impl Line ===

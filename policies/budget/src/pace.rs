@@ -8,9 +8,7 @@
 //! 1. A pace is of between [`LEFT_MIN`] requests and three times [`LEFT_SPAN`] of those that left last, unless they
 //!    left within [`LASTING_SPAN`] (`tests`).
 
-use pointsman_sdk::snapshot::take;
-
-use crate::line::take_u64;
+use pointsman_sdk::snapshot::{take, take_u64};
 
 /// Requests that must have left before there is a pace.
 const LEFT_MIN: u64 = 8;

@@ -10,9 +10,7 @@
 //! together are no surge once they have come, and neither are clients that send a request for each that was answered, however
 //! many they are.
 
-use pointsman_sdk::snapshot::take;
-
-use crate::line::take_u64;
+use pointsman_sdk::snapshot::{take, take_u64};
 
 /// Time of a span, in microseconds.
 const SPAN: u64 = 5_000_000;

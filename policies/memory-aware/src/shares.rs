@@ -6,7 +6,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 
-use pointsman_sdk::snapshot::take;
+use pointsman_sdk::snapshot::take_u64;
 use pointsman_sdk::tenants::{Contest, Tenants};
 use pointsman_sdk::wire::types::Tenant;
 use pointsman_sdk::{Case, Mirror};
@@ -68,7 +68,7 @@ impl Shares {
     /// A sentence, where they end before their number is reached.
     pub(crate) fn restore(state: &mut &[u8]) -> Result<Self, String> {
         let all = state.len();
-        let length = take(state).map(u64::from_le_bytes);
+        let length = take_u64(state);
         let length = length.and_then(|length| usize::try_from(length).ok());
         let (tenants, rest) = length
             .and_then(|length| state.split_at_checked(length))

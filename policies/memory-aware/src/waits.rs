@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_sdk::snapshot::{put_len, take, take_u32};
+use pointsman_sdk::snapshot::{put_len, take, take_u32, take_u64};
 use pointsman_sdk::wire::types::Completion;
 use pointsman_sdk::{Case, Executor, Pick, Seat};
 
@@ -199,11 +199,11 @@ impl Waits {
         }
         for _ in 0..take_u32(state)? {
             let executor = take_u32(state)?;
-            let request = u64::from_le_bytes(take(state)?);
+            let request = take_u64(state)?;
             let start = Start {
                 executor,
-                waited: u64::from_le_bytes(take(state)?),
-                pending: u64::from_le_bytes(take(state)?),
+                waited: take_u64(state)?,
+                pending: take_u64(state)?,
             };
             waits.starts.insert(request, start);
         }

@@ -21,6 +21,36 @@ pub fn take_u32(left: &mut &[u8]) -> Option<u32> {
     take(left).map(u32::from_le_bytes)
 }
 
+/// Takes a number of 64 bits off a snapshot, as `to_le_bytes` writes it; absent as by [`take`].
+pub fn take_u64(left: &mut &[u8]) -> Option<u64> {
+    take(left).map(u64::from_le_bytes)
+}
+
+/// Writes a number that may be absent, which [`take_option`] reads.
+///
+/// ```
+/// use pointsman_sdk::snapshot::{put_option, take_option};
+///
+/// let mut bytes = Vec::new();
+/// put_option(&mut bytes, Some(7));
+/// put_option(&mut bytes, None);
+/// let mut left = bytes.as_slice();
+/// assert_eq!(take_option(&mut left), Some(Some(7)));
+/// assert_eq!(take_option(&mut left), Some(None));
+/// assert_eq!(take_option(&mut left), None);
+/// ```
+pub fn put_option(bytes: &mut Vec<u8>, number: Option<u64>) {
+    bytes.push(u8::from(number.is_some()));
+    bytes.extend(number.unwrap_or(0).to_le_bytes());
+}
+
+/// Takes what [`put_option`] wrote off a snapshot; absent as by [`take`].
+pub fn take_option(left: &mut &[u8]) -> Option<Option<u64>> {
+    let [is_there] = take(left)?;
+    let number = take_u64(left)?;
+    Some((is_there != 0).then_some(number))
+}
+
 /// Writes how many entries follow, which [`take_u32`] reads; more than 32 bits hold count as the most they do.
 ///
 /// ```

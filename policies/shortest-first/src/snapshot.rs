@@ -1,6 +1,6 @@
 //! What was learnt, and the requests that are remembered, as bytes for a fresh instance.
 
-use pointsman_sdk::snapshot::{put_len, take, take_u32};
+use pointsman_sdk::snapshot::{put_len, take, take_u32, take_u64};
 
 use crate::lengths::{Account, BUCKETS, Distribution, Group, Lengths, Mark};
 use crate::seen::{Entry, Seen};
@@ -80,7 +80,7 @@ fn take_group(left: &mut &[u8]) -> Option<(Group, Distribution)> {
 }
 
 fn take_entry(left: &mut &[u8]) -> Option<(u64, Entry)> {
-    let request = u64::from_le_bytes(take(left)?);
+    let request = take_u64(left)?;
     let output_tokens_max = take_u32(left)?;
     let labels = (0..take_u32(left)?).map(|_| take_u32(left));
     let entry = Entry {

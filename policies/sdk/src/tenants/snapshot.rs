@@ -2,7 +2,7 @@
 
 use super::{Account, Tenants};
 use crate::LastMinute;
-use crate::snapshot::{take, take_u32};
+use crate::snapshot::{take, take_u32, take_u64};
 
 /// Bytes of one account: its tenant's id, five counters, and the bucket.
 const ENTRY_BYTES: usize = 4 + 5 * 8 + 16;
@@ -51,12 +51,12 @@ impl Tenants {
 fn entry(left: &mut &[u8]) -> Option<(u32, Account)> {
     let tenant = take_u32(left)?;
     let account = Account {
-        total: u64::from_le_bytes(take(left)?),
-        seen: u64::from_le_bytes(take(left)?),
+        total: take_u64(left)?,
+        seen: take_u64(left)?,
         served: LastMinute {
-            minute: u64::from_le_bytes(take(left)?),
-            here: u64::from_le_bytes(take(left)?),
-            before: u64::from_le_bytes(take(left)?),
+            minute: take_u64(left)?,
+            here: take_u64(left)?,
+            before: take_u64(left)?,
         },
         spent: u128::from_le_bytes(take(left)?),
     };
