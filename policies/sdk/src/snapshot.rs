@@ -37,7 +37,10 @@ pub fn take_u64(left: &mut &[u8]) -> Option<u64> {
 /// let mut left = bytes.as_slice();
 /// assert_eq!(take_option(&mut left), Some(Some(7)));
 /// assert_eq!(take_option(&mut left), Some(None));
-/// assert_eq!(take_option(&mut left), None);
+///
+/// let mut cut = &bytes[..8];
+/// assert_eq!(take_option(&mut cut), None);
+/// assert_eq!(cut, &bytes[..8]);
 /// ```
 pub fn put_option(bytes: &mut Vec<u8>, number: Option<u64>) {
     bytes.push(u8::from(number.is_some()));
@@ -46,9 +49,8 @@ pub fn put_option(bytes: &mut Vec<u8>, number: Option<u64>) {
 
 /// Takes what [`put_option`] wrote off a snapshot; absent as by [`take`].
 pub fn take_option(left: &mut &[u8]) -> Option<Option<u64>> {
-    let [is_there] = take(left)?;
-    let number = take_u64(left)?;
-    Some((is_there != 0).then_some(number))
+    let [is_there, number @ ..] = take::<9>(left)?;
+    Some((is_there != 0).then(|| u64::from_le_bytes(number)))
 }
 
 /// Writes how many entries follow, which [`take_u32`] reads; more than 32 bits hold count as the most they do.

@@ -42,7 +42,7 @@ struct Seen {
 /// The acquaintance of the search with a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Met {
-    /// The state is new.
+    /// The state is new, at least among those nearer to the beginning and those that this thread has just found.
     First,
     /// The state was reached before by another way.
     Again,
@@ -94,14 +94,14 @@ struct Search<'a> {
     steps: usize,
 }
 
-/// A state that is new, unless another thread or a neighbour has found it, too.
+/// A state that is new, unless it was found from other neighbours, too.
 struct Found {
     seen: Seen,
     /// Its digest, or the matter with it.
     checked: Result<u64, String>,
 }
 
-/// The states that a thread has found, and the steps it made.
+/// The states that a thread has found from some neighbours, and the steps it made.
 #[derive(Default)]
 struct Finds {
     found: Vec<Found>,
@@ -153,7 +153,7 @@ pub(crate) fn explore(beginning: World, depths: &[usize], claim: Claim<'_>) -> E
     }
 }
 
-impl<'a> Search<'a> {
+impl Search<'_> {
     /// Makes every step from the states at one distance. Returns the finds in the order of the states.
     fn go_on(&self, level: Range<usize>, depth: usize) -> Vec<Finds> {
         let starts = level.clone().step_by(NEIGHBOURS);
@@ -181,7 +181,7 @@ impl<'a> Search<'a> {
         all.into_iter().map(|(_, finds)| finds).collect()
     }
 
-    /// Adds what a thread has found. Returns the way to a wrong state, if there is one.
+    /// Adds what was found from some neighbours. Returns the way to a wrong state, if there is one.
     fn join(&mut self, finds: Finds) -> Option<Way> {
         self.steps += finds.steps;
         for Found { seen, checked } in finds.found {
