@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use pointsman_core::Micros;
 use pointsman_tests::client::{Answer, Client, chat};
 use pointsman_tests::overload::goodput;
 use pointsman_tests::serving::{Serving, set};
@@ -82,7 +83,12 @@ async fn refused_in_a_surge(client: Client) -> Result<(Answer, JoinSet<Result<An
 
 #[tokio::test]
 async fn in_a_surge_who_is_in_a_hurry_is_refused_and_who_can_wait_waits() -> Result<()> {
-    let serving = Serving::start(|config| config.local.executors[0].terms.slots = 1).await?;
+    let serving = Serving::start(|config| {
+        config.local.executors[0].terms.slots = 1;
+        // However slow the server: nobody waits too long but by the bound of a surge.
+        config.core.wait_max = Micros(24 * 3_600_000_000);
+    })
+    .await?;
     let client = serving.client;
     let surge = refused_in_a_surge(client);
     let (refused, coming) = timeout(Duration::from_mins(1), surge).await??;
@@ -93,10 +99,14 @@ async fn in_a_surge_who_is_in_a_hurry_is_refused_and_who_can_wait_waits() -> Res
     ensure!(said == ["budget", surge], "{refused:?}");
     let mut patient = of_length(2);
     patient["pointsman"] = json!({"class": "throughput"});
-    let patient = client.post("/v1/chat/completions", &patient);
+    let patient = tokio::spawn(async move { client.post("/v1/chat/completions", &patient).await });
+    serving
+        .load_until(|load| load.queued_by_class.throughput == 1)
+        .await?;
     // The others leave, those in the line too.
     drop(coming);
-    ensure!(patient.await?.status == 200, "it was told to wait");
+    let patient = patient.await??;
+    ensure!(patient.status == 200, "{patient:?}");
     serving.idle().await?;
     Ok(())
 }
