@@ -34,3 +34,8 @@ mod stepped;
 pub mod tls;
 pub mod tools;
 pub mod trial;
+
+use std::time::Duration;
+
+/// Longest wait of a test for something that must happen, on a machine that is many times slower than most.
+pub const PATIENCE: Duration = Duration::from_mins(5);

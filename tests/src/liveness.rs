@@ -1,10 +1,9 @@
 //! The liveness clocks of a server, over HTTP: time that passes, and strikes.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use pointsman_core::Micros;
 
+use crate::PATIENCE;
 use crate::client::Client;
 use crate::exposition::{samples, total};
 
@@ -18,8 +17,7 @@ pub async fn passes(client: Client, time: Micros) -> Result<()> {
         shown["at_micros"].as_u64().context("no time is shown")
     };
     let since = now().await?;
-    let patience = Duration::from_secs(60);
-    let waited = tokio::time::timeout(patience, async {
+    let waited = tokio::time::timeout(PATIENCE, async {
         while now().await? < since + time.0 {}
         anyhow::Ok(())
     });

@@ -3,20 +3,24 @@
 //! Most of those who come then never get a place in time, however long the line is let grow. A long line has the others be
 //! late, too, and serves no more of them than a short one does.
 //!
-//! A surge begins where twice as many come as leave, or where the line has become as long as anybody may wait: or half as long
+//! A surge begins where half as many more come as leave, or where the line has become as long as anybody may wait: or half as long
 //! as routing may hold a request, where holds run out. It ends with the line, or where half as many come as leave. Who finds nobody waiting has a place at once, and does not count.
 //!
-//! Both are counted in spans of five seconds, of which the last whole one and the present one count. So requests that come
-//! together are no surge once they have come, and neither are clients that send a request for each that was answered, however
-//! many they are.
+//! Both are counted in spans of five seconds, of which the last whole one and the present one count, together and the present
+//! one alone. So requests that come together are no surge, and neither are clients that
+//! send a request for each that was answered, however many they are and however they began.
 
 use pointsman_sdk::snapshot::{take, take_u64};
 
 /// Time of a span, in microseconds.
 const SPAN: u64 = 5_000_000;
-/// Requests that must have come: twice as many as are usual come by chance where fewer do, and a line for a model that is
+/// Requests that must have come: far more than are usual come by chance where fewer do, and a line for a model that is
 /// being loaded stands still for a while.
 const CAME_MIN: u64 = 32;
+/// Requests that must have come in the present span.
+const CAME_NOW_MIN: u64 = 8;
+/// Time that the present span must have lasted, in microseconds: of clients that ask again, some were answered in the span before.
+const LASTING_NOW_MIN: u64 = 1_000_000;
 /// Holds run out where, of so many that leave, at least one could be held no longer.
 const LEFT_PER_RUN_OUT: u64 = 8;
 
@@ -62,11 +66,12 @@ impl Surge {
         let Some(last) = self.last else {
             return;
         };
-        let Traffic { came, left, .. } = last.and(self.present);
+        let both = last.and(self.present);
         self.lasts = if self.lasts {
-            came * 2 > left
+            both.came * 2 > both.left
         } else {
-            came >= CAME_MIN && came >= left * 2
+            let lasting = now.saturating_sub(self.began) >= LASTING_NOW_MIN;
+            lasting && self.present.outruns(CAME_NOW_MIN) && both.outruns(CAME_MIN)
         };
     }
 
@@ -128,6 +133,11 @@ impl Surge {
 }
 
 impl Traffic {
+    /// Returns whether at least half as many more came as left, and so many.
+    fn outruns(self, came_min: u64) -> bool {
+        self.came >= came_min && self.came * 2 >= self.left * 3
+    }
+
     fn and(self, other: Self) -> Self {
         Self {
             came: self.came + other.came,
@@ -174,20 +184,20 @@ mod tests {
     }
 
     #[test]
-    fn twice_as_many_that_come_as_leave_are_a_surge_after_five_seconds() {
-        assert!(!after(4, 10, 5).lasts());
-        assert!(after(5, 10, 5).lasts());
-        assert!(!after(5, 9, 5).lasts());
-        assert!(after(60, 10, 5).lasts());
-        assert!(!after(60, 9, 5).lasts());
+    fn half_as_many_more_that_come_as_leave_are_a_surge_after_six_seconds() {
+        assert!(!after(5, 9, 6).lasts());
+        assert!(after(6, 9, 6).lasts());
+        assert!(!after(6, 8, 6).lasts());
+        assert!(after(60, 9, 6).lasts());
+        assert!(!after(60, 8, 6).lasts());
     }
 
     #[test]
     fn it_lasts_until_half_as_many_come_as_leave() {
-        let mut surge = after(5, 10, 5);
-        go_on(&mut surge, 16, [60, 3, 5]);
+        let mut surge = after(6, 10, 5);
+        go_on(&mut surge, 17, [60, 3, 5]);
         assert!(surge.lasts());
-        go_on(&mut surge, 76, [11, 2, 5]);
+        go_on(&mut surge, 77, [11, 2, 5]);
         assert!(!surge.lasts());
     }
 
@@ -211,6 +221,16 @@ mod tests {
         assert!(!surge.lasts());
         surge.comes(1000 * SECOND);
         assert!(!surge.lasts());
+    }
+
+    #[test]
+    fn clients_that_ask_again_once_they_are_answered_are_none_though_they_began_together() {
+        for each_second in [1, 5, 20] {
+            let mut surge = Surge::beginning(10 * SECOND);
+            go_on(&mut surge, 10, [1, 1000, 0]);
+            go_on(&mut surge, 11, [60, each_second, each_second]);
+            assert!(!surge.lasts());
+        }
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use pointsman_core::Micros;
+use pointsman_tests::PATIENCE;
 use pointsman_tests::client::{Answer, Client, chat};
+use pointsman_tests::liveness::passes;
 use pointsman_tests::overload::goodput;
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
@@ -91,7 +93,7 @@ async fn in_a_surge_who_is_in_a_hurry_is_refused_and_who_can_wait_waits() -> Res
     .await?;
     let client = serving.client;
     let surge = refused_in_a_surge(client);
-    let (refused, coming) = timeout(Duration::from_mins(1), surge).await??;
+    let (refused, coming) = timeout(PATIENCE, surge).await??;
     ensure!(refused.status == 429, "{refused:?}");
     let said = ["x-pointsman-policy", "x-pointsman-reason"].map(|name| refused.header(name));
     let surge =
@@ -107,6 +109,32 @@ async fn in_a_surge_who_is_in_a_hurry_is_refused_and_who_can_wait_waits() -> Res
     drop(coming);
     let patient = patient.await??;
     ensure!(patient.status == 200, "{patient:?}");
+    serving.idle().await?;
+    Ok(())
+}
+
+/// A hundred clients wait for one slot, each with its next request once it has the answer to the one before.
+#[tokio::test]
+async fn clients_that_began_together_and_ask_again_once_answered_are_no_surge() -> Result<()> {
+    let serving = Serving::start(|config| config.local.executors[0].terms.slots = 1).await?;
+    let client = serving.client;
+    let body = of_length(200);
+    let mut clients = JoinSet::new();
+    for _ in 0..100 {
+        let body = body.clone();
+        clients.spawn(async move {
+            loop {
+                let answer = client.post("/v1/chat/completions", &body).await?;
+                ensure!(answer.status == 200, "{answer:?}");
+            }
+        });
+    }
+    // Who begins together is counted for ten seconds.
+    tokio::select! {
+        over = passes(client, Micros(11_000_000)) => over?,
+        Some(ended) = clients.join_next() => return ended?,
+    }
+    drop(clients);
     serving.idle().await?;
     Ok(())
 }

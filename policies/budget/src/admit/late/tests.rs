@@ -293,14 +293,14 @@ fn hurried_at(now: u64) -> Request {
     }
 }
 
-/// Six come each second, and are turned away, while one leaves the line of 24, for six seconds.
+/// Six come each second, and are turned away, while one leaves the line of 24, for nine seconds.
 #[test]
 fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
     let surging = |settings: &str| {
         let mut policy = policy(settings);
         let line = (LEFT + 1..=LEFT + 24).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
         policy.observe(NOW, Extent::SinceLast, line.collect());
-        for sec in 0..6 {
+        for sec in 0..9 {
             let came = (0..6).map(|idx| 200 + 6 * sec + idx);
             let turned_away = came.flat_map(|id| {
                 let came = Request {
@@ -316,7 +316,7 @@ fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
         policy
     };
     let verdict = |settings: &str, class, deadline: Option<u64>| {
-        let now = NOW + 6 * SECOND;
+        let now = NOW + 9 * SECOND;
         let new = Request {
             arrived: now,
             class,
@@ -327,7 +327,7 @@ fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
     };
     const HURRIED: RequestClass = RequestClass::LatencyCritical;
     let refused = verdict("{}", HURRIED, None);
-    assert_eq!(refused.choice, Choice::Shed(18));
+    assert_eq!(refused.choice, Choice::Shed(15));
     assert_eq!(refused.reason, Reason::Surge.index());
     // Those who said that they can wait do, and so do all where the operator says so.
     let admitted = [
@@ -341,7 +341,7 @@ fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
     // It has ended once few come.
     let mut policy = surging("{}");
     let now = NOW + 17 * SECOND;
-    let gone = (LEFT + 7..LEFT + 20).map(Change::WaitingGone);
+    let gone = (LEFT + 10..LEFT + 20).map(Change::WaitingGone);
     policy.observe(now - SECOND, Extent::SinceLast, gone.collect());
     let verdict = verdict_at(now, &mut *policy, hurried_at(now));
     assert_eq!(verdict.choice, Choice::Admit);
