@@ -22,6 +22,8 @@ use tokio::time::{Instant, sleep_until};
 
 use answers::{ANY_PROMPT, PromptTokens, chunk, ending, event, whole};
 
+use crate::PATIENCE;
+
 /// A server elsewhere, in this process. Dropping it closes all of its connections.
 #[derive(Debug)]
 pub struct MockBackend {
@@ -116,8 +118,6 @@ struct State {
 /// A completion under way, until it is dropped.
 struct Counted<'a>(&'a Shared);
 
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(2);
 

@@ -1,7 +1,6 @@
 //! Headless Chromium: a page as it is shown, and as a script of the test uses it.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -10,10 +9,9 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::PATIENCE;
 use crate::client::Client;
 
-/// Longest time that a browser may take.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of a request's head at most.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 

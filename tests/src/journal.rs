@@ -26,6 +26,7 @@ use pointsman_sim::workload::Workload;
 use pointsman_sim::{Simulation, World};
 use pointsman_testkit::Flavour;
 
+use crate::PATIENCE;
 use crate::clock::clock;
 use crate::fleet::{self, Defaults};
 
@@ -371,10 +372,9 @@ fn turn_of(
 
 /// Waits until the disk has caught up: a simulated run is faster than a real one.
 fn wait_for_disk(monitor: &JournalMonitor) -> Duration {
-    const WAIT_MAX: Duration = Duration::from_secs(60);
     let time = clock();
     let began = time();
-    while monitor.queued() > 0 && time() - began < WAIT_MAX {
+    while monitor.queued() > 0 && time() - began < PATIENCE {
         thread::yield_now();
     }
     time() - began

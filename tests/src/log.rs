@@ -8,12 +8,12 @@ use anyhow::{Result, bail};
 use pointsman_config::{LogConfig, LogFormat};
 use pointsman_server::logging;
 
+use crate::PATIENCE;
+
 /// Everything that was logged.
 #[derive(Clone, Debug, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
-/// Longest wait for a line that must come.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 

@@ -8,6 +8,7 @@ use hyper::HeaderMap;
 use pointsman_config::{Config, TelemetrySettings};
 use serde_json::Value;
 
+use crate::PATIENCE;
 use crate::backend::{Conduct, MockBackend, Seen, head};
 
 /// A collector in this process.
@@ -32,8 +33,6 @@ pub struct ExportedSpan {
     pub json: Value,
 }
 
-/// Longest wait for something that must come.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 

@@ -15,6 +15,7 @@ use pointsman_server::serve::{Server, Surroundings};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::PATIENCE;
 use crate::client::Client;
 
 /// A server and its policy folder, which is removed with it.
@@ -26,8 +27,6 @@ pub struct Serving {
     folder: TempDir,
 }
 
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 

@@ -18,6 +18,7 @@ use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use pointsman_config::Config;
 use pointsman_http::TlsSettings;
+use pointsman_tests::PATIENCE;
 use pointsman_tests::client::{chat, endless_chat, streamed_chat};
 use pointsman_tests::log::Log;
 use pointsman_tests::serving::Serving;
@@ -28,9 +29,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 const CHAT: &str = "/v1/chat/completions";
-
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with a certificate.
 struct Secured {

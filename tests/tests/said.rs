@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 /// The words of a fault of the hostile guest, but for the number of the line.
 const SAID: [&str; 2] = [
-    "bad panicked at tests/guests/src/lib.rs:",
+    "bad panicked at tests/guests/examples/hostile/lib.rs:",
     ": as it was told",
 ];
 

@@ -18,6 +18,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use pointsman_config::Config;
 use pointsman_http::TlsSettings;
+use pointsman_tests::PATIENCE;
 use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::log::Log;
 use pointsman_tests::serving::Serving;
@@ -29,8 +30,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::rustls::SupportedProtocolVersion;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 

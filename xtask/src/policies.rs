@@ -1,7 +1,7 @@
 //! `cargo xtask policies`: guests, compiled to WebAssembly and made components.
 //!
 //! A guest is a library of a crate in `policies/` or `examples/` that can be a cdylib, or the
-//! library or an example of `tests/guests`. The first kind becomes `<target>/policies/NAME.wasm`,
+//! example of `tests/guests`. The first kind becomes `<target>/policies/NAME.wasm`,
 //! the second `<target>/policies/test/NAME.wasm`. Cargo decides what is compiled again; a component
 //! is written only if its bytes changed.
 

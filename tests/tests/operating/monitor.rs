@@ -8,6 +8,7 @@ use pointsman_config::TenantConfig;
 use pointsman_driver::quota::TenantLimits;
 use pointsman_lifecycle::report::{ReconcilerReport, TransactionOutcome};
 use pointsman_notation::Secret;
+use pointsman_tests::PATIENCE;
 use pointsman_tests::browser::{Used, shown, used};
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::load::LoadGenerator;
@@ -17,8 +18,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Time between two looks at the numbers.
 const LOOK: Duration = Duration::from_millis(50);
 

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use pointsman_config::{Config, TenantConfig};
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_driver::quota::TenantLimits;
+use pointsman_tests::PATIENCE;
 use pointsman_tests::client::{Client, Stream, chat, endless_chat};
 use pointsman_tests::gate::Gate;
 use pointsman_tests::serving::{Serving, component, serve_demo};
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Has the demo model served by `left`, of group 1, and `right`, of group 2, with a slot each.

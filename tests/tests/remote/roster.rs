@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use pointsman_config::{Config, Flags};
 use pointsman_server::lookup::Lookup;
+use pointsman_tests::PATIENCE;
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::serving::Serving;
@@ -290,7 +291,7 @@ impl ChangingName {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let asked = tokio::time::timeout(Duration::from_secs(60), asked).await;
+        let asked = tokio::time::timeout(PATIENCE, asked).await;
         asked.context("it is not looked up")
     }
 }
@@ -383,7 +384,7 @@ async fn a_server_waits_for_as_many_executors_as_it_is_told() -> Result<()> {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), policies).await??;
+    tokio::time::timeout(PATIENCE, policies).await??;
     ensure!(client.get("/ready").await?.status == 503);
     ensure!(client.chat("hello").await?.status == 503);
     ensure!(!starting.is_finished());

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pointsman_config::BackendConfig;
 use pointsman_http::TlsSettings;
+use pointsman_tests::PATIENCE;
 use pointsman_tests::backend::MockBackend;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::serving::Serving;
@@ -21,9 +21,6 @@ use super::{backends_of, executors_until, named, over, serving};
 
 const CHAT: &str = "/v1/chat/completions";
 const EXECUTORS: &str = "/admin/executors";
-
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A way to `to` that counts connections.
 async fn counted(to: SocketAddr) -> Result<(SocketAddr, Arc<AtomicUsize>)> {

@@ -11,8 +11,6 @@ use crate::workspace::{Package, Workspace};
 const POLICIES: &[&str] = &["policies", "examples"];
 /// Folder of the crate of guests that only tests load.
 const TEST_GUESTS: &str = "tests/guests";
-/// Name of the component of that crate's library.
-const TEST_LIBRARY: &str = "hostile";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Guest {
@@ -79,17 +77,12 @@ fn policy(package: &Package) -> Option<Guest> {
 }
 
 fn test_guests(package: &Package) -> Vec<Guest> {
-    let guest = |target, name: &str| Guest {
+    let guest = |name: &String| Guest {
         package: package.name.clone(),
-        target,
+        target: Target::Example(name.clone()),
         component: Path::new("test").join(format!("{name}.wasm")),
     };
-    let library = package.cdylib.then(|| guest(Target::Library, TEST_LIBRARY));
-    let examples = package.cdylib_examples.iter();
-    library
-        .into_iter()
-        .chain(examples.map(|name| guest(Target::Example(name.clone()), name)))
-        .collect()
+    package.cdylib_examples.iter().map(guest).collect()
 }
 
 // === impl Guest ===
@@ -155,9 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn test_guests_are_the_library_and_the_examples() {
+    fn test_guests_are_examples() {
         let several = Package {
-            cdylib_examples: vec!["no-reply".to_owned()],
+            cdylib: false,
+            cdylib_examples: vec!["hostile".to_owned(), "no-reply".to_owned()],
             ..package("pointsman-test-guests")
         };
         let guests = test_guests(&several);

@@ -148,9 +148,9 @@ fn a_file_whose_self_test_a_server_refuses_is_not_called_good() {
             panics,
             &[
                 "a server refuses it: self-test with one executor: bad panicked at \
-                 tests/guests/src/lib.rs:",
+                 tests/guests/examples/hostile/lib.rs:",
                 ": as it was told\n",
-                "\n  in pointsman_test_guests::Hostile::outrage\n",
+                "\n  in hostile::Hostile::outrage\n",
                 "to fix it: answer every question",
             ][..],
         ),

@@ -108,7 +108,7 @@ fn a_swap_of_links_is_one_change() {
     stage.settle();
     assert_eq!(stage.policy("mine").unwrap().settings["affinity-bonus"], 2);
     assert_eq!(stage.report().transactions.len(), before + 1);
-    assert_eq!(stage.report().compiled, 1, "the bytes are the default's");
+    assert_eq!(stage.made(), 1, "the bytes are the default's");
 }
 
 #[test]

@@ -311,7 +311,12 @@ fn an_embedded_policy_with_its_machine_code_is_not_compiled_at_the_first_start()
 
 #[test]
 fn compiled_code_is_kept_from_one_life_to_the_next_and_damage_is_a_miss() {
-    let mut stage = Stage::small();
+    let uncompiled = EmbeddedPolicy {
+        name: "aging",
+        wasm: component("aging").leak(),
+        code: None,
+    };
+    let mut stage = Stage::embedding(vec![uncompiled], |_, _| {});
     stage.write("mine.wasm", version(&component("aging"), 1));
     stage.settle();
     assert_eq!(stage.report().compiled, 2);

@@ -38,7 +38,7 @@ fn the_defaults_are_in_force_at_the_start() {
     let report = stage.report();
     assert!(report.begun);
     assert_eq!(report.refused, []);
-    assert_eq!(report.compiled, 3);
+    assert_eq!(stage.made(), 3);
     let outcomes = report.transactions.iter().map(|made| &made.outcome);
     assert!(
         outcomes
@@ -112,7 +112,7 @@ fn removing_a_file_gives_its_hooks_back() {
     assert_eq!(stage.holders(), HELD);
     assert_eq!(stage.statuses().len(), 3);
     assert_eq!(stage.policy("mine"), None);
-    assert_eq!(stage.report().compiled, 5, "nothing was compiled again");
+    assert_eq!(stage.made(), 5, "nothing was made ready again");
 }
 
 #[test]

@@ -159,7 +159,7 @@ fn what_does_not_start() {
         (
             "[settings]\noutrage = 'trap'\ncalls = ['configure']",
             ReloadStep::Configure,
-            "faulted on its settings: mine panicked at tests/guests/src/lib.rs:",
+            "faulted on its settings: mine panicked at tests/guests/examples/hostile/lib.rs:",
         ),
         (
             "[settings]\noutrage = 'loop'\ncalls = ['configure']",
@@ -241,11 +241,11 @@ fn a_sidecar_can_make_a_refused_file_good() {
     stage.write("mine.toml", "[settings]\nnonsense = 1");
     stage.settle();
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("aging"));
-    let compiled = stage.report().compiled;
+    let made = stage.made();
     stage.write("mine.toml", "[settings]\naffinity-bonus = 1");
     stage.settle();
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
-    assert_eq!(stage.report().compiled, compiled);
+    assert_eq!(stage.made(), made);
     assert_eq!(stage.refusal("mine"), None);
 }
 

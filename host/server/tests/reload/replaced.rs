@@ -78,7 +78,7 @@ fn settings_alone_are_applied_without_compiling() {
     let mut stage = Stage::small();
     stage.write("mine.wasm", component("aging"));
     stage.settle();
-    let compiled = stage.report().compiled;
+    let made = stage.made();
     for bonus in 1..20 {
         stage.write("mine.toml", format!("[settings]\naffinity-bonus = {bonus}"));
         stage.settle();
@@ -95,7 +95,7 @@ fn settings_alone_are_applied_without_compiling() {
     stage.remove("mine.toml");
     stage.settle();
     assert!(stage.policy("mine").unwrap().settings.is_empty());
-    assert_eq!(stage.report().compiled, compiled);
+    assert_eq!(stage.made(), made);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_hundred_alternations_leave_one_policy_per_hook_and_the_one_it_displaced() {
     let mine = stage.policy("mine").unwrap();
     let default = stage.policy("aging").unwrap().number.unwrap();
     assert_eq!(standing, [default, mine.earlier[0], mine.number.unwrap()]);
-    assert_eq!(stage.report().compiled, 3, "the default and two versions");
+    assert_eq!(stage.made(), 3, "the default and two versions");
     assert_eq!(stage.report().transactions.len(), 64);
     stage.remove("mine.wasm");
     stage.settle();

@@ -45,7 +45,7 @@ fn a_shadow_holds_nothing_and_a_change_of_its_sidecar_promotes_it() {
     stage.settle();
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
     assert_eq!(host(&stage).0, None, "the shadow has gone");
-    assert_eq!(stage.report().compiled, 3, "its bytes are a default's");
+    assert_eq!(stage.made(), 3, "its bytes are a default's");
     stage.write("mine.toml", "mode = 'shadow'");
     stage.settle();
     assert_eq!(stage.holders(), HELD);

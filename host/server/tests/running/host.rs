@@ -1,9 +1,10 @@
 //! A server in a process of its own, as an operator starts it.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -47,6 +48,8 @@ pub(crate) struct Start<'a> {
     pub(crate) files: &'a [(&'a str, &'a [u8])],
     /// Variables of the environment.
     pub(crate) variables: &'a [(&'a str, &'a str)],
+    /// True: it has the components compiled that commands have compiled before.
+    pub(crate) compiled: bool,
 }
 
 /// A sign in the log that a server answers, before the address at which it does.
@@ -93,6 +96,9 @@ impl Host {
         let folder = policy_folder();
         for (name, bytes) in start.files {
             fs::write(folder.path().join("policies.d").join(name), bytes).unwrap();
+        }
+        if start.compiled {
+            compile_as_commands_did(&folder.path().join("state"));
         }
         let process = Process::start(&folder, start, sign);
         Self { folder, process }
@@ -327,6 +333,20 @@ impl Host {
 /// The folder for what commands keep from one run of the tests to the next.
 pub(crate) fn cache() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cache")
+}
+
+/// Gives a server's folder of state the components that commands have compiled.
+fn compile_as_commands_did(state: &Path) {
+    let code = state.join("code");
+    fs::create_dir_all(&code).unwrap();
+    for folder in [state, &code] {
+        // As the server makes them: it trusts no code that others could have written.
+        fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
+    }
+    for entry in fs::read_dir(cache().join("pointsman/code")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), code.join(entry.file_name())).unwrap();
+    }
 }
 
 fn policy_folder() -> TempDir {

@@ -93,6 +93,8 @@ fn fault_of(folder: &Path) -> (Host, String, String) {
     let host = Host::served(&Start {
         config: "[policies.probation]\nfaults-max = 5\n",
         files: &[("mine.wasm", &wasm)],
+        // `policy check` has compiled it, which takes long.
+        compiled: true,
         ..Start::default()
     });
     host.wait_for_policy("mine");
