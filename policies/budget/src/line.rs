@@ -2,8 +2,11 @@
 //!
 //! The requests follow the rows. How fast a line moves outlasts them: it is kept while all rows are told again, and in
 //! the policy's snapshot.
+//!
+//! Rows are told before a question, and the next one may come hours after a line has moved. So those that a telling
+//! says have left are taken to have left one after the other since the telling before, at the pace that the line had then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_sdk::snapshot::{put_len, put_option, take_option, take_u32, take_u64};
 use pointsman_sdk::wire::types::{Request, Stage};
@@ -24,6 +27,8 @@ pub(crate) struct Lines {
     lines: BTreeMap<Model, Line>,
     /// Requests that came, by the rows that are being told.
     came: Vec<(Model, Urgency)>,
+    /// The lines that somebody joins or leaves, by the rows that are being told.
+    moved: BTreeSet<Model>,
     /// The time that rows were told last, in microseconds.
     told_at: u64,
     /// All rows are being told again, so that one that is new may have been met before.
@@ -39,6 +44,10 @@ pub(crate) struct Line {
     empty_since: Option<u64>,
     waiting: Ranks,
     by_tenant: BTreeMap<u32, Ranks>,
+    /// Requests that join, by the rows that are being told.
+    joined: usize,
+    /// Those that leave, each with the time until which routing could hold it, in microseconds.
+    left: Vec<Option<u64>>,
 }
 
 /// Numbers of requests by urgency; none is 0.
@@ -78,6 +87,11 @@ impl Lines {
     /// Takes note of all rows that were told: who came meets those who wait now, in whatever order the rows were.
     pub(crate) fn told(&mut self, mirror: &Mirror) {
         let now = mirror.now();
+        for model in std::mem::take(&mut self.moved) {
+            if let Some(line) = self.lines.get_mut(&model) {
+                line.settle(self.told_at, now);
+            }
+        }
         if std::mem::take(&mut self.is_retold) {
             let lines = self.lines.values_mut();
             for line in lines.filter(|line| line.waiting.0.is_empty()) {
@@ -105,38 +119,37 @@ impl Lines {
     fn line_up(&mut self, now: u64, before: Option<&Request>, after: Option<&Request>) {
         let before = before.filter(waits);
         let after = after.filter(waits);
-        let stays = |before: &Request, after: &Request| {
-            let rank = |request: &Request| (request.tenant, Urgency::from(request));
-            before.model == after.model && rank(before) == rank(after)
-        };
-        if let (Some(before), Some(after)) = (before, after)
-            && stays(before, after)
-        {
-            return;
-        }
-        if let Some(request) = after {
-            self.end_empty(request.model, now);
-            let line = self.lines.entry(request.model);
-            line.or_insert_with(|| Line::beginning(now))
-                .join(request, now);
-        }
-        if let Some(request) = before
-            && let Some(line) = self.lines.get_mut(&request.model)
-        {
-            line.leave(request, now);
-            if after.is_none() {
-                line.pace.leaves(now);
-                line.surge.leaves(now, request.hold_end);
+        match (before, after) {
+            (Some(before), Some(after)) if before.model == after.model => {
+                if let Some(line) = self.lines.get_mut(&after.model) {
+                    line.take_out(before);
+                    line.put_in(after);
+                }
+            }
+            (before, after) => {
+                if let Some(request) = before {
+                    self.leave(request);
+                }
+                if let Some(request) = after {
+                    self.join(request, now);
+                }
             }
         }
     }
 
-    /// Forgets the line for a model if nobody has waited there for long enough.
-    fn end_empty(&mut self, model: Model, now: u64) {
-        let line = self.lines.get(&model);
-        let empty_since = line.and_then(|line| line.empty_since);
-        if empty_since.is_some_and(|since| now.saturating_sub(since) >= REST) {
-            self.lines.remove(&model);
+    fn join(&mut self, request: &Request, now: u64) {
+        self.moved.insert(request.model);
+        let line = self.lines.entry(request.model);
+        let line = line.or_insert_with(|| Line::beginning(now));
+        line.put_in(request);
+        line.joined += 1;
+    }
+
+    fn leave(&mut self, request: &Request) {
+        if let Some(line) = self.lines.get_mut(&request.model) {
+            self.moved.insert(request.model);
+            line.take_out(request);
+            line.left.push(request.hold_end);
         }
     }
 
@@ -176,8 +189,7 @@ impl Lines {
                 empty_since: take_option(state)?,
                 pace: Pace::taken(state)?,
                 surge: Surge::taken(state)?,
-                waiting: Ranks::default(),
-                by_tenant: BTreeMap::new(),
+                ..Line::beginning(lines.told_at)
             };
             lines.lines.insert(model, line);
         }
@@ -200,6 +212,45 @@ impl Line {
             empty_since: None,
             waiting: Ranks::default(),
             by_tenant: BTreeMap::new(),
+            joined: 0,
+            left: Vec::new(),
+        }
+    }
+
+    /// Takes note of those that have joined and left since `told_at`, in microseconds, in whatever order their rows were.
+    fn settle(&mut self, told_at: u64, now: u64) {
+        let joined = std::mem::take(&mut self.joined);
+        let mut left = std::mem::take(&mut self.left);
+        let waited = (self.waiting.len() + left.len()).saturating_sub(joined);
+        let told = self.pace;
+        let left_at = |left: usize| {
+            let time = told.time_for(left, told_at).unwrap_or(0);
+            told_at.saturating_add(time).min(now)
+        };
+        left.sort_unstable();
+        for (number, hold_end) in (1..).zip(&left) {
+            let at = left_at(number);
+            self.pace.leaves(at);
+            self.surge.leaves(at, *hold_end);
+        }
+        if waited > 0 && left.len() >= waited {
+            self.empty_since = Some(left_at(waited));
+        }
+        if self.waiting.0.is_empty() {
+            self.empty_since.get_or_insert(now);
+        } else if let Some(since) = self.empty_since.take() {
+            self.goes_on(since, now);
+        }
+    }
+
+    /// Has somebody join at `now` a line that has been empty, in microseconds: it goes on, or another one begins.
+    fn goes_on(&mut self, empty_since: u64, now: u64) {
+        let empty = now.saturating_sub(empty_since);
+        if empty < REST {
+            self.pace.skip(empty);
+        } else {
+            self.pace = Pace::beginning(now);
+            self.surge = Surge::beginning(now);
         }
     }
 
@@ -222,10 +273,7 @@ impl Line {
         }
     }
 
-    fn join(&mut self, request: &Request, now: u64) {
-        if let Some(since) = self.empty_since.take() {
-            self.pace.skip(now.saturating_sub(since));
-        }
+    fn put_in(&mut self, request: &Request) {
         let urgency = Urgency::from(request);
         self.waiting.add(urgency);
         self.by_tenant
@@ -234,7 +282,7 @@ impl Line {
             .add(urgency);
     }
 
-    fn leave(&mut self, request: &Request, now: u64) {
+    fn take_out(&mut self, request: &Request) {
         let urgency = Urgency::from(request);
         self.waiting.remove(urgency);
         if let Some(ranks) = self.by_tenant.get_mut(&request.tenant) {
@@ -242,9 +290,6 @@ impl Line {
             if ranks.0.is_empty() {
                 self.by_tenant.remove(&request.tenant);
             }
-        }
-        if self.waiting.0.is_empty() {
-            self.empty_since = Some(now);
         }
     }
 
@@ -280,6 +325,10 @@ impl Ranks {
                 self.0.remove(&urgency);
             }
         }
+    }
+
+    fn len(&self) -> usize {
+        self.0.values().sum()
     }
 
     /// The number of those at least as urgent.

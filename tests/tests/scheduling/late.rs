@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use pointsman_config::Config;
 use pointsman_core::Micros;
 use pointsman_tests::PATIENCE;
 use pointsman_tests::client::{Answer, Client, chat};
@@ -83,14 +84,15 @@ async fn refused_in_a_surge(client: Client) -> Result<(Answer, JoinSet<Result<An
     }
 }
 
+/// Sets up one slot. However slow the server, nobody waits for too long but by the bound of a surge.
+fn slow_and_patient(config: &mut Config) {
+    config.local.executors[0].terms.slots = 1;
+    config.core.wait_max = Micros(24 * 3_600_000_000);
+}
+
 #[tokio::test]
 async fn in_a_surge_who_is_in_a_hurry_is_refused_and_who_can_wait_waits() -> Result<()> {
-    let serving = Serving::start(|config| {
-        config.local.executors[0].terms.slots = 1;
-        // However slow the server: nobody waits too long but by the bound of a surge.
-        config.core.wait_max = Micros(24 * 3_600_000_000);
-    })
-    .await?;
+    let serving = Serving::start(slow_and_patient).await?;
     let client = serving.client;
     let surge = refused_in_a_surge(client);
     let (refused, coming) = timeout(PATIENCE, surge).await??;
@@ -110,13 +112,24 @@ async fn in_a_surge_who_is_in_a_hurry_is_refused_and_who_can_wait_waits() -> Res
     let patient = patient.await??;
     ensure!(patient.status == 200, "{patient:?}");
     serving.idle().await?;
+    // The surge has ended with its line, though the policy is only asked now.
+    passes(client, Micros(6_000_000)).await?;
+    let mut clients = JoinSet::new();
+    for _ in 0..40 {
+        let body = of_length(50);
+        clients.spawn(async move { client.post("/v1/chat/completions", &body).await });
+    }
+    while let Some(answer) = clients.join_next().await {
+        let answer = answer??;
+        ensure!(answer.status == 200, "{answer:?}");
+    }
     Ok(())
 }
 
 /// A hundred clients wait for one slot, each with its next request once it has the answer to the one before.
 #[tokio::test]
 async fn clients_that_began_together_and_ask_again_once_answered_are_no_surge() -> Result<()> {
-    let serving = Serving::start(|config| config.local.executors[0].terms.slots = 1).await?;
+    let serving = Serving::start(slow_and_patient).await?;
     let client = serving.client;
     let body = of_length(200);
     let mut clients = JoinSet::new();

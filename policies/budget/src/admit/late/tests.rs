@@ -401,3 +401,61 @@ fn who_finds_nobody_waiting_makes_no_surge() {
     let verdict = verdict_at(now, &mut *policy, hurried_at(now));
     assert_eq!(verdict.choice, Choice::Admit);
 }
+
+/// The line of 24 leaves, one each second, while nothing is asked. Then forty are there, and one that may wait for twenty seconds.
+#[test]
+fn a_line_that_left_while_nothing_was_asked_has_ended_after_a_while() {
+    let verdict = |secs: u64, is_turned: bool| {
+        let mut policy = policy("{}");
+        let now = NOW + secs * SECOND;
+        let gone = (LEFT + 1..=LEFT + 24).map(Change::WaitingGone);
+        let came = (200..240).map(|id| Change::Waiting(waiting(BUSY, id)));
+        let mut rows: Vec<Change> = gone.chain(came).collect();
+        if is_turned {
+            rows.reverse();
+        }
+        policy.observe(now, Extent::SinceLast, rows);
+        let new = Request {
+            arrived: now,
+            deadline: Some(now + 20 * SECOND),
+            ..arrival(BUSY, 0)
+        };
+        verdict_at(now, &mut *policy, new).choice
+    };
+    for is_turned in [false, true] {
+        // It has been empty for two seconds, and moves as fast as before.
+        assert_eq!(verdict(26, is_turned), Choice::Shed(20));
+        assert_eq!(verdict(30, is_turned), Choice::Admit);
+        assert_eq!(verdict(3600, is_turned), Choice::Admit);
+    }
+}
+
+/// A surge of an hour ago, whose last requests left while nothing was asked.
+#[test]
+fn a_surge_ends_with_its_line_though_nothing_is_asked_meanwhile() {
+    let mut policy = configured("{}");
+    let tenants = vec![Change::Tenant(tenant(BUSY))];
+    policy.observe(10 * SECOND, Extent::Everything, tenants);
+    // At one a second, 76 are more than a minute's.
+    for sec in 0..20 {
+        let came = (0..5).map(|idx| Change::Waiting(hurried(waiting(BUSY, 100 + 5 * sec + idx))));
+        let met = Request {
+            id: 1000 + sec,
+            ..hurried(arrival(BUSY, 0))
+        };
+        let left = [
+            Change::WaitingGone(100 + sec),
+            Change::WaitingGone(999 + sec),
+        ];
+        let rows = came.chain([Change::Waiting(met)]).chain(left).collect();
+        policy.observe((11 + sec) * SECOND, Extent::SinceLast, rows);
+    }
+    let surging = verdict_at(31 * SECOND, &mut *policy, hurried_at(31 * SECOND));
+    assert_eq!(surging.reason, Reason::Surge.index());
+    let now = 3631 * SECOND;
+    let gone = (120..200).map(Change::WaitingGone);
+    let came = (300..340).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
+    policy.observe(now, Extent::SinceLast, gone.chain(came).collect());
+    let verdict = verdict_at(now, &mut *policy, hurried_at(now));
+    assert_eq!(verdict.choice, Choice::Admit);
+}
