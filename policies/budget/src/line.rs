@@ -46,7 +46,7 @@ pub(crate) struct Line {
     by_tenant: BTreeMap<u32, Ranks>,
     /// Requests that join, by the rows that are being told.
     joined: usize,
-    /// Those that leave, each with the time until which routing could hold it, in microseconds.
+    /// Requests that leave, by those rows: the time until which routing could hold each, in microseconds.
     left: Vec<Option<u64>>,
 }
 
