@@ -209,7 +209,7 @@ fn model_changes(out: &mut dyn Write) -> Result<()> {
     writeln!(out, "\n## Ten models on four executors that hold one\n")?;
     writeln!(
         out,
-        "`pointsman simulate {MODELS} --wait-max 10min --fleet FILE`, seeds 0 to 3, where FILE is\n"
+        "`pointsman simulate {MODELS} --fleet FILE`, seeds 0 to 3, where FILE is\n"
     )?;
     writeln!(out, "```toml\n{SINGLE_MODEL_FLEET}```\n")?;
     out.write_all(MODEL_CHANGES.as_bytes())?;

@@ -32,6 +32,16 @@ pub fn goodput(rate: u32, settings: &str) -> Result<f64> {
     Ok(good / f64::from(LASTING))
 }
 
+/// Requests that came to their end of so many that arrive at once at four executors of `llm-d`, 16 at once each.
+///
+/// # Errors
+/// As the simulation has them.
+pub fn served_of_batch(requests: u32) -> Result<u64> {
+    let workload = format!("poisson:rate=100000,requests={requests},prompt=1000,output=200");
+    let report = simulate(&workload, "llm-d --executors 4")?;
+    report["finished"].as_u64().context("no count")
+}
+
 /// Urgent requests at a fleet whose slots are taken.
 #[derive(Clone, Copy, Debug)]
 pub struct FullFleet {
@@ -109,7 +119,7 @@ impl ModelChanges {
         fs::write(&path, SINGLE_MODEL_FLEET)?;
         let fleet = path.to_str().context("a path that is no text")?;
         let report = report(&format!(
-            "{MODELS} --wait-max 10min --fleet {fleet} {words}"
+            "{MODELS} --fleet {fleet} {words}"
         ))?;
         let number = |key: &str| report["ttft_ms"][key].as_f64().context("no number");
         Ok(Self {

@@ -65,7 +65,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let wait_max = Micros(60_000_000);
+        let wait_max = Micros(600_000_000);
         Self {
             queue_max: 4096,
             parking_max: 4096,

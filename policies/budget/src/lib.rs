@@ -36,6 +36,7 @@ use evict::{Rules, YieldToOlder};
 use line::Lines;
 use queue::Queue;
 use reason::Reason;
+use settings::micros;
 pub use settings::{Overflow, Settings, TakeSlots};
 
 /// A policy that shares out room that is short.
@@ -99,7 +100,7 @@ impl Policy for Budget {
     }
 
     fn observed(&mut self, mirror: &Mirror) {
-        self.queue.lines.told(mirror);
+        self.queue.lines.told(mirror, micros(self.settings.wait_max));
     }
 }
 

@@ -84,9 +84,14 @@ impl Lines {
         }
     }
 
-    /// Takes note of all rows that were told: who came meets those who wait now, in whatever order the rows were.
-    pub(crate) fn told(&mut self, mirror: &Mirror) {
+    /// Takes note of all rows that were told: who came meets those who wait now, in whatever order the rows were. `wait_max`
+    /// is how long one may wait who is in a hurry, in microseconds.
+    pub(crate) fn told(&mut self, mirror: &Mirror, wait_max: u64) {
         let now = mirror.now();
+        let bounds = Bounds {
+            wait_max: mirror.bounds().wait_max.min(wait_max),
+            ..mirror.bounds().clone()
+        };
         for model in std::mem::take(&mut self.moved) {
             if let Some(line) = self.lines.get_mut(&model) {
                 line.settle(self.told_at, now);
@@ -102,7 +107,7 @@ impl Lines {
         for (model, urgency) in self.came.drain(..) {
             let line = self.lines.get_mut(&model);
             if let Some(line) = line.filter(|line| line.empty_since.is_none()) {
-                line.meets(urgency, now, mirror.bounds());
+                line.meets(urgency, now, &bounds);
             }
         }
         self.told_at = now;
@@ -263,7 +268,7 @@ impl Line {
         }
     }
 
-    /// The wait from which on a line is a surge, in microseconds: that of a request that may wait no longer, or which routing
+    /// The wait from which on a line is a surge, in microseconds: that of one in a hurry that may wait no longer, or which routing
     /// may hold no longer and then has to place behind others somewhere. Half of that, since a pace is an estimate.
     fn longest(&self, bounds: &Bounds) -> u64 {
         if self.surge.holds_run_out() {

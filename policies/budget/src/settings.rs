@@ -11,8 +11,8 @@ pub struct Settings {
     pub overflow: Overflow,
     /// Seconds after which a refused client is told to come back.
     pub retry_after: u32,
-    /// Milliseconds that a request may wait; absent: as long as the host lets it.
-    pub wait_max: Option<u32>,
+    /// Milliseconds that a latency-critical request without a deadline may wait.
+    pub wait_max: u32,
     /// Milliseconds that a request of a tenant beyond its share may wait; absent: half of the time for which the host
     /// lets a request be held.
     pub share_wait_max: Option<u32>,
@@ -72,7 +72,7 @@ impl Default for Settings {
         Self {
             overflow: Overflow::Block,
             retry_after: 1,
-            wait_max: None,
+            wait_max: 60_000,
             share_wait_max: None,
             surge_wait_max: 500,
             late_tolerance: 250,
@@ -110,21 +110,22 @@ impl Settings {
                 default.retry_after,
                 "Time after which a refused client is told to come back.",
             ),
-            Setting::optional_duration(
+            Setting::duration(
                 "wait-max",
                 (TimeUnit::Millis, 1..=86_400_000),
-                "Time that a request may wait, or is refused at once; left out: as long as the host lets it.",
+                default.wait_max,
+                "Time that a latency-critical request without a deadline may wait, or is refused at once.",
             ),
             Setting::optional_duration(
                 "share-wait-max",
                 (TimeUnit::Millis, 1..=86_400_000),
-                "The same for a tenant beyond its share; left out: half of `core.held-max`.",
+                "Time that a request of a tenant beyond its share may wait; left out: half of `core.held-max`.",
             ),
             Setting::duration(
                 "surge-wait-max",
                 (TimeUnit::Millis, 1..=86_400_000),
                 default.surge_wait_max,
-                "The same for a latency-critical request without a deadline, while far more come than get a place.",
+                "Time that a request may wait which `wait-max` binds, while far more come than get a place.",
             ),
             Setting::number(
                 "late-tolerance",
@@ -180,4 +181,9 @@ impl Settings {
             ),
         ]
     }
+}
+
+/// Milliseconds in microseconds.
+pub(crate) fn micros(millis: u32) -> u64 {
+    u64::from(millis) * 1000
 }

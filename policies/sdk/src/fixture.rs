@@ -193,7 +193,7 @@ pub fn bounds() -> Bounds {
         batch_max: 64,
         attempts_max: 8,
         overtaken_max: 256,
-        wait_max: 60_000_000,
+        wait_max: 600_000_000,
         unplaced_max: 10_000_000,
         held_max: 30_000_000,
     }

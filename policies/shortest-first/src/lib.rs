@@ -23,6 +23,9 @@ use seen::Seen;
 pub use settings::Settings;
 use settings::Weights;
 
+/// Part of the longest wait that no delay of a request reaches.
+const DELAY_PART: u64 = 20;
+
 /// A policy that puts the shortest work first.
 #[derive(Debug)]
 pub struct ShortestFirst {
@@ -115,7 +118,7 @@ impl ShortestFirst {
         let ungranted = weights.head_start_max - request.head_start.min(weights.head_start_max);
         let uncached = request.prompt_tokens.saturating_sub(cached_tokens);
         let work = weights.work(self.output_tokens(request), uncached);
-        let delay = ungranted + bent(work, bounds.wait_max / 2);
+        let delay = ungranted + bent(work, bounds.wait_max / DELAY_PART);
         Rank {
             due: request.arrived.saturating_add(delay),
             arrived: request.arrived,

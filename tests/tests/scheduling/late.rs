@@ -8,7 +8,7 @@ use pointsman_core::Micros;
 use pointsman_tests::PATIENCE;
 use pointsman_tests::client::{Answer, Client, chat};
 use pointsman_tests::liveness::passes;
-use pointsman_tests::overload::goodput;
+use pointsman_tests::overload::{goodput, served_of_batch};
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -88,6 +88,7 @@ async fn refused_in_a_surge(client: Client) -> Result<(Answer, JoinSet<Result<An
 fn slow_and_patient(config: &mut Config) {
     config.local.executors[0].terms.slots = 1;
     config.core.wait_max = Micros(24 * 3_600_000_000);
+    set(config, "budget", &json!({"wait-max": "24h"}));
 }
 
 #[tokio::test]
@@ -149,6 +150,14 @@ async fn clients_that_began_together_and_ask_again_once_answered_are_no_surge() 
     }
     drop(clients);
     serving.idle().await?;
+    Ok(())
+}
+
+/// In logical time: the last of them waits for more than four minutes.
+#[test]
+fn a_batch_that_is_sent_at_once_is_served_to_its_end() -> Result<()> {
+    let served = served_of_batch(3000)?;
+    ensure!(served == 3000, "{served} of 3000");
     Ok(())
 }
 

@@ -269,7 +269,7 @@ fn holds_must_leave_the_built_in_rule_time_to_place_a_request() {
         (
             "[core]\nheld-max = '50s'",
             "pointsman.toml:2:12: core.held-max (50s) and core.unplaced-max (10s) together must be \
-             less than core.wait-max (1min)",
+             less than core.wait-max (10min)",
         ),
         (
             "[core]\nwait-max = '20s'\nunplaced-max = '10s'",

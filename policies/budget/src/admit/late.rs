@@ -10,6 +10,7 @@ use pointsman_sdk::wire::types::{Request, RequestClass, Stage};
 use super::{Books, Door};
 use crate::line::Line;
 use crate::reason::Reason;
+use crate::settings::micros;
 
 /// Seconds that a refused client is told to wait at most.
 const RETRY_AFTER_MAX: u64 = 3600;
@@ -43,9 +44,7 @@ impl Door<'_> {
     fn patience(&self, line: &Line, request: &Request) -> (u64, Reason) {
         let patience = self.patience_in_calm(request);
         let surge_wait_max = micros(self.settings.surge_wait_max);
-        let is_hurried =
-            request.class == RequestClass::LatencyCritical && request.deadline.is_none();
-        if is_hurried && surge_wait_max < patience && line.surge.lasts() {
+        if is_hurried(request) && surge_wait_max < patience && line.surge.lasts() {
             (surge_wait_max, Reason::Surge)
         } else {
             (patience, Reason::Late)
@@ -55,9 +54,9 @@ impl Door<'_> {
     /// The same where there is no surge.
     fn patience_in_calm(&self, request: &Request) -> u64 {
         let bounds = self.books.mirror.bounds();
-        let wait_max = self.settings.wait_max.map(micros);
+        let hurried = is_hurried(request).then(|| micros(self.settings.wait_max));
         let share_wait_max = self.share_wait_max(request.tenant);
-        let own = [wait_max, share_wait_max].into_iter().flatten();
+        let own = [hurried, share_wait_max].into_iter().flatten();
         let bound = own.fold(bounds.wait_max, u64::min);
         let until = request.arrived.saturating_add(bound);
         let until = request
@@ -107,9 +106,9 @@ impl Door<'_> {
     }
 }
 
-/// Milliseconds in microseconds.
-fn micros(millis: u32) -> u64 {
-    u64::from(millis) * 1000
+/// Returns whether a person waits for a request, and nobody has said until when.
+fn is_hurried(request: &Request) -> bool {
+    request.class == RequestClass::LatencyCritical && request.deadline.is_none()
 }
 
 #[cfg(test)]
