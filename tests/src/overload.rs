@@ -118,9 +118,7 @@ impl ModelChanges {
         let path = folder.path().join("fleet.toml");
         fs::write(&path, SINGLE_MODEL_FLEET)?;
         let fleet = path.to_str().context("a path that is no text")?;
-        let report = report(&format!(
-            "{MODELS} --fleet {fleet} {words}"
-        ))?;
+        let report = report(&format!("{MODELS} --fleet {fleet} {words}"))?;
         let number = |key: &str| report["ttft_ms"][key].as_f64().context("no number");
         Ok(Self {
             swaps: report["swaps"].as_u64().context("no swaps")?,

@@ -518,7 +518,8 @@ fn outcome_message(outcome: Outcome) -> String {
             "its deadline passed before it had been answered".to_owned()
         }
         Outcome::Expired(ExpiredWhy::Wait) => {
-            "it waited for a place as long as the server lets a request wait (`core.wait-max`)".to_owned()
+            "it waited for a place as long as the server lets a request wait (`core.wait-max`)"
+                .to_owned()
         }
         Outcome::Cancelled => "the server is shutting down".to_owned(),
         Outcome::Failed(FailedWhy::NotRetryable) => "the executor could not go on".to_owned(),

@@ -49,7 +49,7 @@ fn request_at(at: At, new: NewRequest) -> (World, ExecutorId, RequestId) {
     let device = device_with(&mut world, 64, Some(4));
     let executor = executor_with(&mut world, device, |spec, profile| {
         spec.queue_limit = u32::from(at == At::DeviceQueue);
-        profile.step = seconds(100);
+        profile.step = seconds(200);
         profile.leave_steps = 3;
     });
     let blocked = matches!(at, At::Parked | At::Queued | At::DeviceQueue);

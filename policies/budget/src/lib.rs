@@ -100,7 +100,9 @@ impl Policy for Budget {
     }
 
     fn observed(&mut self, mirror: &Mirror) {
-        self.queue.lines.told(mirror, micros(self.settings.wait_max));
+        self.queue
+            .lines
+            .told(mirror, micros(self.settings.wait_max));
     }
 }
 

@@ -21,6 +21,9 @@ type Model = Option<u32>;
 /// Time for which an empty line goes on, in microseconds: if nobody joins it by then, it has ended.
 const REST: u64 = 5_000_000;
 
+/// Time that a line must take for its length alone to be a surge, in microseconds, where one who is in a hurry may wait for less.
+const SURGE_MIN: u64 = 60_000_000;
+
 /// The lines, by model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines {
@@ -89,8 +92,8 @@ impl Lines {
     pub(crate) fn told(&mut self, mirror: &Mirror, wait_max: u64) {
         let now = mirror.now();
         let bounds = Bounds {
-            wait_max: mirror.bounds().wait_max.min(wait_max),
-            ..mirror.bounds().clone()
+            wait_max: mirror.bounds().wait_max.min(wait_max.max(SURGE_MIN)),
+            ..*mirror.bounds()
         };
         for model in std::mem::take(&mut self.moved) {
             if let Some(line) = self.lines.get_mut(&model) {

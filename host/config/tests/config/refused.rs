@@ -267,8 +267,8 @@ fn a_setting_that_a_policy_has_from_two_tables_is_refused() {
 fn holds_must_leave_the_built_in_rule_time_to_place_a_request() {
     refused(&[
         (
-            "[core]\nheld-max = '50s'",
-            "pointsman.toml:2:12: core.held-max (50s) and core.unplaced-max (10s) together must be \
+            "[core]\nheld-max = '595s'",
+            "pointsman.toml:2:12: core.held-max (595s) and core.unplaced-max (10s) together must be \
              less than core.wait-max (10min)",
         ),
         (

@@ -52,9 +52,23 @@ fn configured(settings: &str) -> Box<dyn Instance> {
 
 /// A policy behind a line to which these came and which the first so many have left.
 fn moved(settings: &str, came: RangeInclusive<u64>, left: u64) -> Box<dyn Instance> {
+    moved_of(RequestClass::Throughput, settings, came, left)
+}
+
+/// The same with requests of a class.
+fn moved_of(
+    class: RequestClass,
+    settings: &str,
+    came: RangeInclusive<u64>,
+    left: u64,
+) -> Box<dyn Instance> {
     let mut policy = configured(settings);
     let tenants = [BUSY, CALM].map(|id| Change::Tenant(tenant(id)));
-    let came = came.map(|id| Change::Waiting(waiting(BUSY, id)));
+    let of_class = |id| Request {
+        class,
+        ..waiting(BUSY, id)
+    };
+    let came = came.map(|id| Change::Waiting(of_class(id)));
     let rows = tenants.into_iter().chain(came).collect();
     policy.observe(10 * SECOND, Extent::Everything, rows);
     for id in 1..=left {
@@ -89,18 +103,38 @@ fn an_arrival_is_refused_that_would_not_get_a_place_in_time() {
 }
 
 #[test]
-fn the_bound_on_waiting_is_the_operators_and_the_hosts() {
-    let undated = || Request {
+fn the_bound_on_waiting_is_the_operators_for_who_is_in_a_hurry_and_the_hosts() {
+    let undated = |class| Request {
+        class,
         deadline: None,
         ..arrival(BUSY, 0)
     };
-    assert_eq!(choice(&mut *policy("{}"), undated()), Choice::Admit);
-    let late = choice(&mut *policy(r#"{"wait-max": 10000}"#), undated());
-    assert_eq!(late, Choice::Shed(14));
-    // The host's is a minute: at one a second, 76 have left by then, a quarter more included.
-    let hosts = |waiting: u64| choice(&mut *moved("{}", 1..=LEFT + waiting, LEFT), undated());
-    assert_eq!(hosts(75), Choice::Admit);
-    assert_eq!(hosts(76), Choice::Shed(16));
+    let hurried = || undated(RequestClass::LatencyCritical);
+    let behind = |settings: &str, waiting: u64, new: Request| {
+        let mut policy = moved_of(new.class, settings, 1..=LEFT + waiting, LEFT);
+        choice(&mut *policy, new)
+    };
+    let ten_seconds = r#"{"wait-max": 10000}"#;
+    assert_eq!(behind("{}", 24, hurried()), Choice::Admit);
+    assert_eq!(behind(ten_seconds, 24, hurried()), Choice::Shed(14));
+    // A minute: at one a second, 76 have left by then, a quarter more included.
+    let calm = r#"{"surge-wait-max": 86400000}"#;
+    assert_eq!(behind(calm, 75, hurried()), Choice::Admit);
+    assert_eq!(behind(calm, 76, hurried()), Choice::Shed(16));
+    // Without that setting, a line of a minute is a surge.
+    assert_eq!(behind("{}", 59, hurried()), Choice::Admit);
+    assert_eq!(behind("{}", 60, hurried()), Choice::Shed(60));
+    // The host's is ten minutes, for others than these.
+    let unhurried = || undated(RequestClass::Throughput);
+    let by_then = || Request {
+        deadline: Some(NOW + 1000 * SECOND),
+        ..hurried()
+    };
+    for settings in ["{}", ten_seconds] {
+        assert_eq!(behind(settings, 750, unhurried()), Choice::Admit);
+        assert_eq!(behind(settings, 751, unhurried()), Choice::Shed(151));
+        assert_eq!(behind(settings, 751, by_then()), Choice::Shed(151));
+    }
 }
 
 #[test]
