@@ -15,7 +15,9 @@ use clap::Parser;
 use pointsman_server::embedded;
 use pointsman_sim::numbers::float_len;
 use pointsman_testkit::component::component_path;
-use pointsman_tests::overload::{FullFleet, MODELS, ModelChanges, SINGLE_MODEL_FLEET, goodput};
+use pointsman_tests::overload::{
+    FullFleet, MODELS, ModelChanges, SINGLE_MODEL_FLEET, everybody_waits, goodput,
+};
 use pointsman_tests::simulated;
 use serde_json::Value;
 
@@ -209,19 +211,23 @@ fn model_changes(out: &mut dyn Write) -> Result<()> {
     writeln!(out, "\n## Ten models on four executors that hold one\n")?;
     writeln!(
         out,
-        "`pointsman simulate {MODELS} --fleet FILE`, seeds 0 to 3, where FILE is\n"
+        "`pointsman simulate {MODELS} --policy budget.wasm,wait-max=24h,surge-wait-max=24h --fleet FILE`, \
+         seeds 0 to 3: no order is helped by requests that are refused. FILE is\n"
     )?;
     writeln!(out, "```toml\n{SINGLE_MODEL_FLEET}```\n")?;
     out.write_all(MODEL_CHANGES.as_bytes())?;
-    let policy = |name: &str| format!("--policy {}", component_path(name).display());
+    let policy = |name: &str, settings: &str| {
+        let router = component_path(name);
+        format!("--policy {}{settings}", router.display()) + &everybody_waits()
+    };
     for (of, words) in [
-        ("strictly in order of arrival", policy("test/in-order")),
+        ("strictly in order of arrival", policy("test/in-order", "")),
         ("the built-in rule", "--built-in".to_owned()),
         (
             "`model-tenure=0`",
-            policy("memory-aware") + ",model-tenure=0",
+            policy("memory-aware", ",model-tenure=0"),
         ),
-        ("the defaults", String::new()),
+        ("the defaults", policy("memory-aware", "")),
     ] {
         let (mut swaps, mut mean, mut p95) = (0, 0.0, 0.0);
         for seed in 0..4 {

@@ -128,6 +128,12 @@ impl ModelChanges {
     }
 }
 
+/// Words by which no order is helped by the requests that admission refuses behind it: it refuses none.
+#[must_use]
+pub fn everybody_waits() -> String {
+    budget(",wait-max=24h,surge-wait-max=24h")
+}
+
 /// The workload of [`ModelChanges`].
 pub const MODELS: &str = "poisson:rate=8,requests=2000,prompt=500,output=100,models=10";
 /// The fleet of [`ModelChanges`].
