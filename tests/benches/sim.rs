@@ -16,7 +16,7 @@ use pointsman_server::embedded;
 use pointsman_sim::numbers::float_len;
 use pointsman_testkit::component::component_path;
 use pointsman_tests::overload::{
-    FullFleet, MODELS, ModelChanges, SINGLE_MODEL_FLEET, everybody_waits, goodput,
+    FullFleet, MODELS, ModelChanges, SINGLE_MODEL_FLEET, goodput, routed_by,
 };
 use pointsman_tests::simulated;
 use serde_json::Value;
@@ -216,18 +216,17 @@ fn model_changes(out: &mut dyn Write) -> Result<()> {
     )?;
     writeln!(out, "```toml\n{SINGLE_MODEL_FLEET}```\n")?;
     out.write_all(MODEL_CHANGES.as_bytes())?;
-    let policy = |name: &str, settings: &str| {
-        let router = component_path(name);
-        format!("--policy {}{settings}", router.display()) + &everybody_waits()
-    };
     for (of, words) in [
-        ("strictly in order of arrival", policy("test/in-order", "")),
+        (
+            "strictly in order of arrival",
+            routed_by("test/in-order", ""),
+        ),
         ("the built-in rule", "--built-in".to_owned()),
         (
             "`model-tenure=0`",
-            policy("memory-aware", ",model-tenure=0"),
+            routed_by("memory-aware", ",model-tenure=0"),
         ),
-        ("the defaults", policy("memory-aware", "")),
+        ("the defaults", routed_by("memory-aware", "")),
     ] {
         let (mut swaps, mut mean, mut p95) = (0, 0.0, 0.0);
         for seed in 0..4 {

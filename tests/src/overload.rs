@@ -26,7 +26,7 @@ pub fn goodput(rate: u32, settings: &str) -> Result<f64> {
     let workload = format!("poisson:rate={rate},requests={requests},prompt=1000,output=200");
     let report = simulate(
         &workload,
-        &format!("llm-d --executors 4{}", budget(settings)),
+        &format!("llm-d --executors 4{}", policy("budget", settings)),
     )?;
     let good = report["good"].as_f64().context("no good requests")?;
     Ok(good / f64::from(LASTING))
@@ -69,12 +69,8 @@ impl FullFleet {
     /// # Errors
     /// As the simulation has them.
     pub fn beside_bulk(share_reserve: u32, take_slots: &str) -> Result<Self> {
-        let router = component_path("memory-aware");
-        let policies = format!(
-            "{} --policy {},share-reserve={share_reserve}",
-            budget(&format!(",take-slots={take_slots}")),
-            router.display()
-        );
+        let policies = policy("budget", &format!(",take-slots={take_slots}"))
+            + &policy("memory-aware", &format!(",share-reserve={share_reserve}"));
         Self::simulated(&bulk().chain(urgent()).collect::<Vec<_>>(), &policies)
     }
 
@@ -128,10 +124,11 @@ impl ModelChanges {
     }
 }
 
-/// Words by which no order is helped by the requests that admission refuses behind it: it refuses none.
+/// Words for a router with settings, `,key=value` each, and for admission that has everybody wait: no order is helped by the requests
+/// that are refused behind it.
 #[must_use]
-pub fn everybody_waits() -> String {
-    budget(",wait-max=24h,surge-wait-max=24h")
+pub fn routed_by(router: &str, settings: &str) -> String {
+    policy(router, settings) + &policy("budget", ",wait-max=24h,surge-wait-max=24h")
 }
 
 /// The workload of [`ModelChanges`].
@@ -170,9 +167,9 @@ fn urgent() -> impl Iterator<Item = Value> {
     })
 }
 
-/// The words that have `budget` decide with these settings.
-fn budget(settings: &str) -> String {
-    format!(" --policy {}{settings}", component_path("budget").display())
+/// The words that have a policy that ships decide, with settings, `,key=value` each.
+fn policy(name: &str, settings: &str) -> String {
+    format!(" --policy {}{settings}", component_path(name).display())
 }
 
 /// The report of one run over a profile, with further words.

@@ -49,6 +49,7 @@ fn request_at(at: At, new: NewRequest) -> (World, ExecutorId, RequestId) {
     let device = device_with(&mut world, 64, Some(4));
     let executor = executor_with(&mut world, device, |spec, profile| {
         spec.queue_limit = u32::from(at == At::DeviceQueue);
+        // What runs there runs longer than anybody may wait.
         profile.step = seconds(200);
         profile.leave_steps = 3;
     });

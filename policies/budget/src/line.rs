@@ -91,10 +91,6 @@ impl Lines {
     /// is how long one may wait who is in a hurry, in microseconds.
     pub(crate) fn told(&mut self, mirror: &Mirror, wait_max: u64) {
         let now = mirror.now();
-        let bounds = Bounds {
-            wait_max: mirror.bounds().wait_max.min(wait_max.max(SURGE_MIN)),
-            ..*mirror.bounds()
-        };
         for model in std::mem::take(&mut self.moved) {
             if let Some(line) = self.lines.get_mut(&model) {
                 line.settle(self.told_at, now);
@@ -110,7 +106,8 @@ impl Lines {
         for (model, urgency) in self.came.drain(..) {
             let line = self.lines.get_mut(&model);
             if let Some(line) = line.filter(|line| line.empty_since.is_none()) {
-                line.meets(urgency, now, &bounds);
+                let longest = line.longest(mirror.bounds(), wait_max);
+                line.meets(urgency, now, longest);
             }
         }
         self.told_at = now;
@@ -262,22 +259,23 @@ impl Line {
         }
     }
 
-    /// Has a request come where somebody waits, which may not be let in.
-    fn meets(&mut self, urgency: Urgency, now: u64, bounds: &Bounds) {
+    /// Has a request come where somebody waits, which may not be let in. A line with a wait of `longest` is a surge, in microseconds.
+    fn meets(&mut self, urgency: Urgency, now: u64, longest: u64) {
         self.surge.comes(now);
         let wait = self.pace.time_for(self.ahead(urgency), now);
-        if wait.is_some_and(|wait| wait >= self.longest(bounds)) {
+        if wait.is_some_and(|wait| wait >= longest) {
             self.surge.begins();
         }
     }
 
     /// The wait from which on a line is a surge, in microseconds: that of one in a hurry that may wait no longer, or which routing
     /// may hold no longer and then has to place behind others somewhere. Half of that, since a pace is an estimate.
-    fn longest(&self, bounds: &Bounds) -> u64 {
+    fn longest(&self, bounds: &Bounds, wait_max: u64) -> u64 {
+        let longest = wait_max.max(SURGE_MIN).min(bounds.wait_max);
         if self.surge.holds_run_out() {
-            bounds.wait_max.min(bounds.held_max / 2)
+            longest.min(bounds.held_max / 2)
         } else {
-            bounds.wait_max
+            longest
         }
     }
 

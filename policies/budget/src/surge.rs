@@ -3,7 +3,7 @@
 //! Most of those who come then never get a place in time, however long the line is let grow. A long line has the others be
 //! late, too, and serves no more of them than a short one does.
 //!
-//! A surge begins where half as many more come as leave, or where the line has become as long as one may wait who is in a hurry: or half as long
+//! A surge begins where half as many more come as leave, or where the line has become as long as one may wait who is in a hurry, and a minute: or half as long
 //! as routing may hold a request, where holds run out. It ends with the line, or where half as many come as leave. Who finds nobody waiting has a place at once, and does not count.
 //!
 //! Both are counted in spans of five seconds, of which the last whole one and the present one count, together and the present
@@ -88,7 +88,7 @@ impl Surge {
         ran_out > 0 && ran_out * LEFT_PER_RUN_OUT >= left
     }
 
-    /// Has a surge begin: the line is as long as one may wait who is in a hurry.
+    /// Has a surge begin: the line has become too long.
     pub(crate) fn begins(&mut self) {
         self.lasts = true;
     }

@@ -6,11 +6,10 @@ use anyhow::{Context as _, Result, ensure};
 use pointsman_config::{ApiKey, Config, Rights, TenantConfig};
 use pointsman_core::rows::RequestClass;
 use pointsman_driver::message::Load;
-use pointsman_testkit::component::component_path;
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Answer, Client, chat, endless_chat, streamed_chat};
 use pointsman_tests::liveness::strikes;
-use pointsman_tests::overload::{FullFleet, ModelChanges, everybody_waits};
+use pointsman_tests::overload::{FullFleet, ModelChanges, routed_by};
 use pointsman_tests::serving::{Serving, backend_at, set};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -512,13 +511,8 @@ fn an_urgent_request_at_a_full_fleet_begins_nearly_as_soon_as_alone_and_costs_li
 #[test]
 fn models_change_half_as_often_as_in_order_of_arrival_and_nobody_waits_longer_for_it() -> Result<()>
 {
-    let simulated = |router: &str, settings: &str| {
-        let router = component_path(router);
-        let words = format!("--policy {}{settings}", router.display());
-        ModelChanges::simulated(&(words + &everybody_waits()))
-    };
-    let in_order = simulated("test/in-order", "")?;
-    let defaults = simulated("memory-aware", "")?;
+    let in_order = ModelChanges::simulated(&routed_by("test/in-order", ""))?;
+    let defaults = ModelChanges::simulated(&routed_by("memory-aware", ""))?;
     ensure!(
         2 * defaults.swaps <= in_order.swaps,
         "{defaults:?} {in_order:?}"
@@ -527,7 +521,7 @@ fn models_change_half_as_often_as_in_order_of_arrival_and_nobody_waits_longer_fo
         defaults.ttft_p95_ms <= in_order.ttft_p95_ms,
         "{defaults:?} {in_order:?}"
     );
-    let hasty = simulated("memory-aware", ",model-tenure=0")?;
+    let hasty = ModelChanges::simulated(&routed_by("memory-aware", ",model-tenure=0"))?;
     ensure!(
         defaults.ttft_p95_ms < 0.5 * hasty.ttft_p95_ms && defaults.swaps < hasty.swaps,
         "{defaults:?} {hasty:?}"
