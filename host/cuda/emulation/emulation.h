@@ -3,19 +3,25 @@
 // A block's threads are fibers, which run one at a time until they wait for others; blocks run one after
 // the other. The order of both can be set: a result that depends on it is a race. A barrier that some
 // threads of a block do not reach, which a device may wait at for ever, is an error of the launch.
+// Threads of this machine run kernels side by side, each with a state of its own.
 
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
+#include <new>
 #include <numeric>
 #include <random>
 #include <tuple>
 #include <utility>
 #include <vector>
+#include <sys/mman.h>
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
@@ -27,7 +33,7 @@
 #define __global__
 #define __device__
 // Blocks run one after the other: their shared memory is the same.
-#define __shared__ static
+#define __shared__ static thread_local
 #define DEVICE inline
 #define BOUNDS(threads, blocks)
 #define UNROLL
@@ -38,8 +44,6 @@ struct Index {
     unsigned x = 0, y = 0, z = 0;
 };
 
-static Index threadIdx, blockIdx, blockDim, gridDim;
-
 namespace emulation {
 
 enum class Order { Forward, Backward, Shuffled };
@@ -47,20 +51,53 @@ enum class Waits { Nothing, Warp, Block, Over };
 
 constexpr size_t STACK_BYTES = 64 << 10;
 constexpr unsigned WARP = 32;
+constexpr unsigned CACHE_LINES = 64;
 constexpr size_t HANDED_WORDS = 10;
 
-// A thread of a block, on a stack of its own.
+struct State;
+
+// A thread of a block, or the scheduler.
 struct Fiber {
-    std::vector<uint64_t> stack = std::vector<uint64_t>(STACK_BYTES / 8);
 #if defined(__x86_64__)
     void* place = nullptr;
 #else
     ucontext_t place;
 #endif
+    Index thread;
     Waits waits = Waits::Nothing;
     // What a thread hands over to its warp. The two take turns: a slow reader still finds what it came for.
     uint32_t handed[2][HANDED_WORDS] = {};
     unsigned exchanges = 0;
+};
+
+// The stack of a thread. It begins at a multiple of its size, with who runs on it: from any place on it that is found.
+struct alignas(STACK_BYTES) Stack {
+    Fiber* fiber;
+    State* state;
+    uint64_t words[STACK_BYTES / sizeof(uint64_t) - 2];
+};
+static_assert(sizeof(Stack) == STACK_BYTES, "stacks lie at multiples of their size");
+
+// Stacks in one piece, in pages as large as can be had: each has a place that is used, and so many small pages would be
+// looked up again at each switch.
+class Stacks {
+public:
+    ~Stacks() { std::free(all); }
+
+    Stack& operator[](unsigned thread) { return all[thread]; }
+
+    // Makes room for so many; what was on them is lost.
+    void resize(unsigned count) {
+        size_t bytes = (count * sizeof(Stack) + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+        std::free(all);
+        all = static_cast<Stack*>(std::aligned_alloc(LARGE_PAGE, bytes));
+        if (all == nullptr) throw std::bad_alloc();
+        madvise(all, bytes, MADV_HUGEPAGE);
+    }
+
+private:
+    static constexpr size_t LARGE_PAGE = 2 << 20;
+    Stack* all = nullptr;
 };
 
 // What the threads of a warp make together.
@@ -70,26 +107,46 @@ struct Warp {
     float sums[16][8];
 };
 
+// What runs the kernels of a thread of this machine.
 struct State {
     std::vector<Fiber> fibers;
+    Stacks stacks;
+    // The lanes of a warp in the order in which they run.
+    std::array<unsigned, WARP> lanes;
     std::vector<Warp> warps;
     std::vector<float> shared;
-    unsigned current = 0;
+    Index block, threads, grid;
     Order order = Order::Forward;
     std::mt19937 random;
     std::function<void()> kernel;
-    Fiber scheduler{std::vector<uint64_t>(), {}, Waits::Nothing, {}, 0};
+    Fiber scheduler;
 };
 
-inline State& state() {
-    static State state;
+// The state of this thread of the machine.
+inline State& own_state() {
+    static thread_local State state;
     return state;
 }
+
+// The stack of the thread of a block that asks.
+inline Stack& own_stack() {
+    uintptr_t here;
+#if defined(__x86_64__)
+    asm("movq %%rsp, %0" : "=r"(here));
+#else
+    here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+#endif
+    return *reinterpret_cast<Stack*>(here & ~uintptr_t(STACK_BYTES - 1));
+}
+
+inline Fiber& fiber() { return *own_stack().fiber; }
+inline State& state() { return *own_stack().state; }
 
 inline void* shared_memory() { return state().shared.data(); }
 
 #if defined(__x86_64__)
-// Keeps what a function must keep and the place on the stack, and goes on at another.
+// Keeps what a function must keep and the place on the stack, and goes on at another. It jumps there: a processor takes
+// a return to lead to where it was called.
 extern "C" void pointsman_switch(void** from, void* to);
 asm(R"(
 .text
@@ -110,7 +167,8 @@ pointsman_switch:
     popq %r12
     popq %rbx
     popq %rbp
-    ret
+    popq %rcx
+    jmp *%rcx
 )");
 inline void go_on(Fiber& from, Fiber& to) { pointsman_switch(&from.place, to.place); }
 #else
@@ -118,10 +176,9 @@ inline void go_on(Fiber& from, Fiber& to) { swapcontext(&from.place, &to.place);
 #endif
 
 inline void wait_for(Waits what) {
-    State& here = state();
-    Fiber& fiber = here.fibers[here.current];
-    fiber.waits = what;
-    go_on(fiber, here.scheduler);
+    Stack& own = own_stack();
+    own.fiber->waits = what;
+    go_on(*own.fiber, own.state->scheduler);
 }
 
 inline void thread_main() {
@@ -129,30 +186,34 @@ inline void thread_main() {
     wait_for(Waits::Over);
 }
 
-inline void begin(Fiber& fiber) {
+inline void begin(State& here, unsigned thread) {
+    Stack& stack = here.stacks[thread];
+    Fiber& fiber = here.fibers[thread];
+    stack.fiber = &fiber;
+    stack.state = &here;
+    fiber.thread = {thread, 0, 0};
     fiber.waits = Waits::Nothing;
     fiber.exchanges = 0;
 #if defined(__SANITIZE_ADDRESS__)
     // The frames of the thread before were left, not returned from.
-    ASAN_UNPOISON_MEMORY_REGION(fiber.stack.data(), STACK_BYTES);
+    ASAN_UNPOISON_MEMORY_REGION(stack.words, sizeof stack.words);
 #endif
 #if defined(__x86_64__)
-    uint64_t* top = fiber.stack.data() + fiber.stack.size();
-    // A function begins with the stack eight bytes off a multiple of 16, as after a call.
-    top -= (reinterpret_cast<uintptr_t>(top) % 16) / 8 + 2;
+    // A function begins with the stack eight bytes off a multiple of 16, as after a call. Neighbours begin on other lines
+    // of the cache: places that are the same on all stacks would push each other out.
+    uint64_t* top = std::end(stack.words) - 2 - thread % CACHE_LINES * 8;
     *top = reinterpret_cast<uint64_t>(&thread_main);
     fiber.place = top - 6;
 #else
     getcontext(&fiber.place);
-    fiber.place.uc_stack.ss_sp = fiber.stack.data();
-    fiber.place.uc_stack.ss_size = STACK_BYTES;
+    fiber.place.uc_stack.ss_sp = stack.words;
+    fiber.place.uc_stack.ss_size = sizeof stack.words;
     makecontext(&fiber.place, &thread_main, 0);
 #endif
 }
 
 // The numbers up to `count`, in the order that is set.
-inline std::vector<unsigned> ordered(unsigned count) {
-    State& here = state();
+inline std::vector<unsigned> ordered(State& here, unsigned count) {
     std::vector<unsigned> all(count);
     std::iota(all.begin(), all.end(), 0);
     if (here.order == Order::Backward) std::reverse(all.begin(), all.end());
@@ -160,60 +221,62 @@ inline std::vector<unsigned> ordered(unsigned count) {
     return all;
 }
 
-// Lets those go on who wait for each other and are all there.
-inline bool release(unsigned first, unsigned count, Waits what) {
-    State& here = state();
-    auto begin = here.fibers.begin() + first, end = begin + count;
-    auto waits = [&](const Fiber& fiber) { return fiber.waits == what; };
-    if (!std::all_of(begin, end, waits)) return false;
+// Lets the threads of a block go on if all of them wait for the same.
+inline bool release(State& here, unsigned threads, Waits what) {
+    auto begin = here.fibers.begin(), end = begin + threads;
+    if (!std::all_of(begin, end, [&](const Fiber& fiber) { return fiber.waits == what; })) return false;
     for (auto fiber = begin; fiber != end; ++fiber) fiber->waits = Waits::Nothing;
     return true;
 }
 
 // Runs the threads of a warp until they wait for others; false if they did already.
-inline bool run_warp(unsigned first) {
-    State& here = state();
+inline bool run_warp(State& here, unsigned first) {
     bool ran = false;
-    do {
-        for (unsigned lane : ordered(WARP)) {
-            Fiber& fiber = here.fibers[first + lane];
-            if (fiber.waits != Waits::Nothing) continue;
-            here.current = first + lane;
-            threadIdx = {first + lane, 0, 0};
-            go_on(here.scheduler, fiber);
+    Fiber* fibers = &here.fibers[first];
+    while (true) {
+        if (here.order == Order::Shuffled) std::shuffle(here.lanes.begin(), here.lanes.end(), here.random);
+        unsigned waiting = 0;
+        for (unsigned lane : here.lanes) {
+            if (fibers[lane].waits != Waits::Nothing) continue;
+            go_on(here.scheduler, fibers[lane]);
+            waiting += fibers[lane].waits == Waits::Warp;
             ran = true;
         }
-    } while (release(first, WARP, Waits::Warp));
-    return ran;
+        if (waiting < WARP) return ran;
+        for (unsigned lane = 0; lane < WARP; lane++) fibers[lane].waits = Waits::Nothing;
+    }
 }
 
 // Runs the threads of a block; false if some wait for others that never come.
-inline bool run_block(unsigned threads) {
-    State& here = state();
-    for (unsigned thread = 0; thread < threads; thread++) begin(here.fibers[thread]);
+inline bool run_block(State& here, unsigned threads) {
+    for (unsigned thread = 0; thread < threads; thread++) begin(here, thread);
     for (Warp& warp : here.warps) warp.multiplied = 0;
     while (true) {
         bool ran = false;
-        for (unsigned warp : ordered(threads / WARP)) ran |= run_warp(warp * WARP);
-        if (release(0, threads, Waits::Over)) return true;
-        if (!release(0, threads, Waits::Block) && !ran) return false;
+        for (unsigned warp : ordered(here, threads / WARP)) ran |= run_warp(here, warp * WARP);
+        if (release(here, threads, Waits::Over)) return true;
+        if (!release(here, threads, Waits::Block) && !ran) return false;
     }
 }
 
 // Runs the blocks of a grid; false where a barrier is not reached by all.
-inline bool run_grid(Index grid, unsigned threads, size_t shared_bytes) {
-    State& here = state();
-    if (here.fibers.size() < threads) here.fibers.resize(threads);
-    here.warps.resize(here.fibers.size() / WARP);
+inline bool run_grid(State& here, Index grid, unsigned threads, size_t shared_bytes) {
+    if (here.fibers.size() < threads) {
+        here.fibers.resize(threads);
+        here.stacks.resize(threads);
+        here.warps.resize(threads / WARP);
+    }
+    std::iota(here.lanes.begin(), here.lanes.end(), 0);
+    if (here.order == Order::Backward) std::reverse(here.lanes.begin(), here.lanes.end());
     // Anew for each launch, so that it ends where a sanitizer knows it to.
     here.shared = std::vector<float>((shared_bytes + sizeof(float) - 1) / sizeof(float));
-    gridDim = grid;
-    blockDim = {threads, 1, 1};
-    for (unsigned block : ordered(grid.x * grid.y * grid.z)) {
-        blockIdx = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
+    here.grid = grid;
+    here.threads = {threads, 1, 1};
+    for (unsigned block : ordered(here, grid.x * grid.y * grid.z)) {
+        here.block = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
         // A block finds nothing in its shared memory that it did not put there.
         std::fill(here.shared.begin(), here.shared.end(), NAN);
-        if (!run_block(threads)) return false;
+        if (!run_block(here, threads)) return false;
     }
     return true;
 }
@@ -227,8 +290,9 @@ Launch prepare(void (*kernel)(Parameters...), void** arguments, std::index_seque
     // As on a device, arguments are read when the launch is asked for.
     std::tuple<Parameters...> kept(*static_cast<Parameters*>(arguments[Places])...);
     return [=] {
-        state().kernel = [=] { std::apply(kernel, kept); };
-        return run_grid(grid, threads, shared_bytes);
+        State& here = own_state();
+        here.kernel = [=] { std::apply(kernel, kept); };
+        return run_grid(here, grid, threads, shared_bytes);
     };
 }
 
@@ -255,15 +319,19 @@ struct Exchange {
 template <typename T>
 Exchange exchange(const T& value) {
     static_assert(sizeof(T) <= sizeof(uint32_t) * HANDED_WORDS, "more than is handed over");
-    unsigned own = state().current;
-    Fiber& fiber = state().fibers[own];
-    unsigned turn = fiber.exchanges++ % 2;
-    std::memcpy(fiber.handed[turn], &value, sizeof value);
+    Fiber& own = fiber();
+    unsigned turn = own.exchanges++ % 2;
+    std::memcpy(own.handed[turn], &value, sizeof value);
     wait_for(Waits::Warp);
-    return {own / WARP, turn};
+    return {own.thread.x / WARP, turn};
 }
 
 }  // namespace emulation
+
+#define threadIdx (emulation::fiber().thread)
+#define blockIdx (emulation::state().block)
+#define blockDim (emulation::state().threads)
+#define gridDim (emulation::state().grid)
 
 inline void __syncthreads() { emulation::wait_for(emulation::Waits::Block); }
 
@@ -327,7 +395,7 @@ struct Fragments {
 // The sums of a warp. The first lane that comes to ask for them makes all of them.
 inline const float (&multiplied(const emulation::Exchange& all))[16][8] {
     emulation::Warp& warp = emulation::state().warps[all.warp];
-    unsigned number = emulation::state().fibers[emulation::state().current].exchanges;
+    unsigned number = emulation::fiber().exchanges;
     if (warp.multiplied == number) return warp.sums;
     warp.multiplied = number;
     float left[16][16], right[16][8];

@@ -104,6 +104,9 @@ struct Driver {
     size_t pinned_max = SIZE_MAX, pinned = 0, pinned_peak = 0;
     // Copies that are still made before one fails; negative: none does.
     long copies_left = -1;
+    // The order of threads, and how often one was set.
+    emulation::Order order = emulation::Order::Forward;
+    unsigned seed = 0, orders = 0;
 };
 
 Driver& driver() {
@@ -302,17 +305,37 @@ bool is_lost_with(long& left) {
     return is_lost;
 }
 
-// Runs a kernel on a device, unless it is lost with it.
-int run(uintptr_t context, Device& device, const emulation::Launch& launch) {
+// Takes over the order of threads, where another was set since.
+void take_order() {
+    static thread_local unsigned taken = 0;
+    Driver& here = driver();
+    if (taken == here.orders) return;
+    taken = here.orders;
+    emulation::own_state().order = here.order;
+    emulation::own_state().random.seed(here.seed);
+}
+
+// Begins to run a kernel on a device, unless it is lost with it.
+int begin_run(uintptr_t context, Device& device) {
     auto own = driver().launches_left_of.find(static_cast<int>(context) - 1);
     bool is_own = own != driver().launches_left_of.end() && is_lost_with(own->second);
     if (is_lost_with(driver().launches_left) || is_own) {
         device.lost = true;
         return ILLEGAL_ADDRESS;
     }
+    take_order();
+    return SUCCESS;
+}
+
+// Runs a kernel on a device. Other threads have the driver meanwhile.
+int run(uintptr_t context, const emulation::Launch& launch) {
+    int refused = with_device_of(context, [=](Device& device) { return begin_run(context, device); });
+    if (refused != SUCCESS) return refused;
     if (launch()) return SUCCESS;
-    device.lost = true;
-    return LAUNCH_FAILED;
+    return with_device_of(context, [](Device& device) {
+        device.lost = true;
+        return LAUNCH_FAILED;
+    });
 }
 
 int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, void* stream,
@@ -327,9 +350,7 @@ int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, v
         }
         if (shared_bytes > SHARED_BYTES_MAX) return INVALID_VALUE;
         auto prepared = kernel.prepare(arguments, grid, threads, shared_bytes);
-        does = [=, context = current] {
-            return with_device_of(context, [&](Device& at) { return run(context, at, prepared); });
-        };
+        does = [=, context = current] { return run(context, prepared); };
         return SUCCESS;
     });
     return refused == SUCCESS ? give(stream, does) : refused;
@@ -407,8 +428,9 @@ void pointsman_stub_fail_copies_after(long copies) {
 
 void pointsman_stub_order(int order, unsigned seed) {
     std::lock_guard<std::mutex> guard(driver().lock);
-    emulation::state().order = static_cast<emulation::Order>(order);
-    emulation::state().random.seed(seed);
+    driver().order = static_cast<emulation::Order>(order);
+    driver().seed = seed;
+    driver().orders++;
 }
 
 // Runs a kernel that writes behind its memory.

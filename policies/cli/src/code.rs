@@ -6,7 +6,7 @@ use pointsman_experiments::code::KeptCode;
 pub(crate) fn kept() -> KeptCode {
     // Unit tests leave the developer's own alone.
     if cfg!(test) {
-        return KeptCode::default();
+        return KeptCode::in_folder(&pointsman_testkit::component::code_folder());
     }
     KeptCode::of_user()
 }

@@ -4,7 +4,6 @@
 //! The folder is `pointsman/code` in the user's cache folder. Where none can be had, each command
 //! compiles.
 
-use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -20,11 +19,17 @@ impl KeptCode {
     #[must_use]
     pub fn of_user() -> Self {
         // Unit tests leave the developer's own alone.
-        if cfg!(test) {
-            return Self::default();
-        }
-        let folder = folder(&|name| env::var_os(name));
-        Self(folder.and_then(|folder| CompileCache::open(&folder).ok()))
+        #[cfg(test)]
+        let folder = Some(pointsman_testkit::component::code_folder());
+        #[cfg(not(test))]
+        let folder = folder(&|name| std::env::var_os(name));
+        folder.map_or_else(Self::default, |folder| Self::in_folder(&folder))
+    }
+
+    /// The code in a folder; none where it cannot be used safely.
+    #[must_use]
+    pub fn in_folder(folder: &Path) -> Self {
+        Self(CompileCache::open(folder).ok())
     }
 
     /// Loads a policy, by the code that is kept where it is there.

@@ -123,6 +123,12 @@ pub fn load(engine: &PolicyEngine, path: &Path) -> Result<PolicyComponent, Compo
         .map_err(|error| ComponentError::Load(path.to_owned(), error))
 }
 
+/// The folder of the machine code of built components that tests loaded, for tests that load them by other ways.
+#[must_use]
+pub fn code_folder() -> PathBuf {
+    component_path("any").with_file_name(COMPILED)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -181,7 +181,7 @@ fn two_tenants(config: &mut Config) {
 
 fn short(n: usize) -> Value {
     let mut body = streamed_chat(&format!("Count to {}.", n % 5 + 2));
-    body["max_tokens"] = json!(6);
+    body["max_tokens"] = json!(2);
     body
 }
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_events::rows::Stage;
-use pointsman_events::{ExecutorId, ModelId, RequestId, TenantId};
+use pointsman_events::{DeviceId, ExecutorId, ModelId, RequestId, TenantId};
 
-use super::ledger::{Attachment, Device, Executor, SlotUse};
+use super::ledger::{Attachment, Device, Executor, Ledger, SlotUse};
 use super::requests::{InSlot, Phase, Request};
 use super::{CLASSES, Machine, count};
 
@@ -15,6 +15,28 @@ use super::{CLASSES, Machine, count};
 pub struct BrokenInvariant(String);
 
 type Check = Result<(), BrokenInvariant>;
+
+/// Facts of both sides by the key of the other one, gathered in one walk over each: to look through all
+/// requests for each executor, or the other way round, was most of what a simulation of a large fleet took.
+struct Gathered {
+    /// The sums over the requests that have a place or kept room on each executor.
+    requests_of: BTreeMap<ExecutorId, RequestsOf>,
+    /// The requests that are short of blocks, by device.
+    short_on: BTreeMap<DeviceId, BTreeSet<RequestId>>,
+    /// The requests in the slots and queues of executors, in order.
+    in_books: Vec<(RequestId, ExecutorId)>,
+}
+
+/// Sums over the requests of one executor.
+#[derive(Clone, Debug, Default)]
+struct RequestsOf {
+    prefill_tokens_pending: u64,
+    tokens_placed: u64,
+    /// The requests of each model that are placed there or have room kept.
+    sequences: BTreeMap<ModelId, u32>,
+    /// The models of the requests that are placed there.
+    models: BTreeSet<ModelId>,
+}
 
 macro_rules! ensure {
     ($holds:expr, $($message:tt)+) => {
@@ -45,14 +67,15 @@ impl Machine {
     /// # Errors
     /// The first invariant that does not hold.
     pub fn check_invariants(&self) -> Result<(), BrokenInvariant> {
+        let gathered = Gathered::of(self);
         for request in self.requests.iter() {
-            self.check_request(request)?;
+            self.check_request(request, &gathered)?;
         }
         for executor in self.ledger.executors() {
-            self.check_executor(executor)?;
+            self.check_executor(executor, &gathered)?;
         }
         for device in self.ledger.devices() {
-            self.check_device(device)?;
+            self.check_device(device, &gathered)?;
         }
         self.check_counters()?;
         self.check_swapped()?;
@@ -88,7 +111,7 @@ impl Machine {
         Ok(())
     }
 
-    fn check_request(&self, request: &Request) -> Check {
+    fn check_request(&self, request: &Request, gathered: &Gathered) -> Check {
         let id = request.id();
         let lists = [
             self.requests.arrivals().contains(&id),
@@ -120,15 +143,10 @@ impl Machine {
             let claimed = claims.is_some_and(|claims| claims.contains(&id));
             ensure!(claimed, "reservation of request {id} has no claim");
         }
-        let placed_on = self.ledger.executors().filter(|executor| {
-            let slot = executor.slots.get(&id);
-            slot.is_some_and(|slot| *slot != SlotUse::Reserved)
-                || executor.queue.iter().any(|queued| queued == id)
-        });
-        let placed_on: Vec<ExecutorId> = placed_on.map(|executor| executor.id).collect();
-        let expected: Vec<ExecutorId> = request.placed().map(|p| p.executor).into_iter().collect();
+        let placed_on: Vec<ExecutorId> = gathered.executors_with(id).collect();
+        let expected = request.placed().map(|placed| placed.executor);
         ensure!(
-            placed_on == expected,
+            placed_on == expected.as_slice(),
             "request {id} is placed on {expected:?} and in the books of {placed_on:?}"
         );
         let executor = request.placed().map(|placed| &self.ledger[placed.executor]);
@@ -140,7 +158,7 @@ impl Machine {
         Ok(())
     }
 
-    fn check_executor(&self, executor: &Executor) -> Check {
+    fn check_executor(&self, executor: &Executor, gathered: &Gathered) -> Check {
         let id = executor.id;
         for (owner, slot) in &executor.slots {
             let request = self.requests.find(*owner);
@@ -167,75 +185,17 @@ impl Machine {
             "executor {id} is open: {}",
             executor.is_open()
         );
+        let listed = self.ledger[executor.spec.device].executors.contains(&id);
+        ensure!(listed, "executor {id} is not in the list of its device");
         let is_over = executor.attachment == Attachment::Detaching && executor.is_idle();
         ensure!(!is_over, "executor {id} is idle and not removed");
-        self.check_load(executor)?;
-        self.check_presence(executor)
+        let none = RequestsOf::default();
+        let requests = gathered.requests_of.get(&id).unwrap_or(&none);
+        check_load(executor, requests)?;
+        check_presence(executor, requests)
     }
 
-    fn check_load(&self, executor: &Executor) -> Check {
-        let id = executor.id;
-        let (mut pending, mut tokens) = (0u64, 0u64);
-        for request in self.requests.iter() {
-            if let Some(placed) = request.placed().filter(|placed| placed.executor == id) {
-                pending += u64::from(request.row.prompt_tokens.saturating_sub(placed.prefilled));
-                tokens += u64::from(request.row.prompt_tokens) + u64::from(placed.generated);
-            }
-        }
-        ensure!(
-            pending == executor.prefill_tokens_pending,
-            "executor {id} counts {} prefill tokens, there are {pending}",
-            executor.prefill_tokens_pending
-        );
-        ensure!(
-            tokens == executor.tokens_placed,
-            "executor {id} counts {} tokens placed there, there are {tokens}",
-            executor.tokens_placed
-        );
-        ensure!(
-            executor.saturated == executor.is_saturated(),
-            "executor {id} has a saturation that was not told"
-        );
-        Ok(())
-    }
-
-    fn check_presence(&self, executor: &Executor) -> Check {
-        let id = executor.id;
-        let mut expected: BTreeMap<ModelId, u32> = BTreeMap::new();
-        let mut placed: BTreeSet<ModelId> = BTreeSet::new();
-        for request in self.requests.iter() {
-            let Some(model) = request.row.model else {
-                continue;
-            };
-            let reserved = request.reservation();
-            let is_placed = request.placed().is_some_and(|p| p.executor == id);
-            if is_placed || reserved.is_some_and(|r| r.executor == id) {
-                *expected.entry(model).or_default() += 1;
-            }
-            if is_placed {
-                placed.insert(model);
-            }
-        }
-        let counted = executor.models.iter().filter(|(_, p)| p.sequences > 0);
-        let counted: BTreeMap<ModelId, u32> = counted.map(|(m, p)| (*m, p.sequences)).collect();
-        ensure!(
-            counted == expected,
-            "executor {id} counts the models {counted:?}, there are {expected:?}"
-        );
-        ensure!(
-            executor.models_active == count(counted.len()),
-            "executor {id} counts {} active models",
-            executor.models_active
-        );
-        if let Some(models_max) = executor.spec.models_max {
-            let n = count(placed.len());
-            let max = models_max.max(executor.kept.models);
-            ensure!(n <= max, "{n} models are placed on executor {id}");
-        }
-        Ok(())
-    }
-
-    fn check_device(&self, device: &Device) -> Check {
+    fn check_device(&self, device: &Device, gathered: &Gathered) -> Check {
         let id = device.id;
         if let Some(pool) = device.pool() {
             pool.check()
@@ -247,12 +207,9 @@ impl Machine {
                 ensure!(here, "request {owner} holds blocks of device {id}");
             }
         }
-        let short = self.requests.iter().filter(|request| {
-            let placed = request.placed().filter(|placed| placed.short.is_some());
-            placed.is_some_and(|placed| device.executors.contains(&placed.executor))
-        });
-        let short: BTreeSet<RequestId> = short.map(Request::id).collect();
-        ensure!(short == device.short, "device {id} is short for {short:?}");
+        let none = BTreeSet::new();
+        let short = gathered.short_on.get(&id).unwrap_or(&none);
+        ensure!(*short == device.short, "device {id} is short for {short:?}");
         for claimant in &device.claims {
             let request = self.requests.find(*claimant);
             let is_reserved = request.is_some_and(|request| request.reservation().is_some());
@@ -343,5 +300,107 @@ impl Machine {
             ensure!(live, "request {id} has a timer and has ended");
         }
         Ok(())
+    }
+}
+
+fn check_load(executor: &Executor, requests: &RequestsOf) -> Check {
+    let id = executor.id;
+    let (pending, tokens) = (requests.prefill_tokens_pending, requests.tokens_placed);
+    ensure!(
+        pending == executor.prefill_tokens_pending,
+        "executor {id} counts {} prefill tokens, there are {pending}",
+        executor.prefill_tokens_pending
+    );
+    ensure!(
+        tokens == executor.tokens_placed,
+        "executor {id} counts {} tokens placed there, there are {tokens}",
+        executor.tokens_placed
+    );
+    ensure!(
+        executor.saturated == executor.is_saturated(),
+        "executor {id} has a saturation that was not told"
+    );
+    Ok(())
+}
+
+fn check_presence(executor: &Executor, requests: &RequestsOf) -> Check {
+    let id = executor.id;
+    let counted = executor.models.iter().filter(|(_, p)| p.sequences > 0);
+    let counted: BTreeMap<ModelId, u32> = counted.map(|(m, p)| (*m, p.sequences)).collect();
+    ensure!(
+        counted == requests.sequences,
+        "executor {id} counts the models {counted:?}, there are {:?}",
+        requests.sequences
+    );
+    ensure!(
+        executor.models_active == count(counted.len()),
+        "executor {id} counts {} active models",
+        executor.models_active
+    );
+    if let Some(models_max) = executor.spec.models_max {
+        let n = count(requests.models.len());
+        let max = models_max.max(executor.kept.models);
+        ensure!(n <= max, "{n} models are placed on executor {id}");
+    }
+    Ok(())
+}
+
+// === impl Gathered ===
+
+impl Gathered {
+    fn of(machine: &Machine) -> Self {
+        let mut gathered = Self {
+            requests_of: BTreeMap::new(),
+            short_on: BTreeMap::new(),
+            in_books: Vec::new(),
+        };
+        for request in machine.requests.iter() {
+            gathered.note_request(request, &machine.ledger);
+        }
+        for executor in machine.ledger.executors() {
+            gathered.note_executor(executor);
+        }
+        gathered.in_books.sort_unstable();
+        gathered
+    }
+
+    fn note_request(&mut self, request: &Request, ledger: &Ledger) {
+        let Some(executor) = request.executor() else {
+            return;
+        };
+        let sums = self.requests_of.entry(executor).or_default();
+        if let Some(model) = request.row.model {
+            *sums.sequences.entry(model).or_default() += 1;
+        }
+        let Some(placed) = request.placed() else {
+            return;
+        };
+        let prompt = request.row.prompt_tokens;
+        sums.prefill_tokens_pending += u64::from(prompt.saturating_sub(placed.prefilled));
+        sums.tokens_placed += u64::from(prompt) + u64::from(placed.generated);
+        sums.models.extend(request.row.model);
+        if placed.short.is_some()
+            && let Some(executor) = ledger.find(executor)
+        {
+            let short = self.short_on.entry(executor.spec.device).or_default();
+            short.insert(request.id());
+        }
+    }
+
+    fn note_executor(&mut self, executor: &Executor) {
+        let slots = executor.slots.iter();
+        let in_slots = slots.filter(|(_, slot)| **slot != SlotUse::Reserved);
+        let in_slots = in_slots.map(|(request, _)| *request);
+        let requests = in_slots.chain(executor.queue.iter());
+        self.in_books
+            .extend(requests.map(|request| (request, executor.id)));
+    }
+
+    /// The executors whose slots or queue have a request: more than one is a mistake.
+    fn executors_with(&self, request: RequestId) -> impl Iterator<Item = ExecutorId> {
+        let first = self.in_books.partition_point(|(id, _)| *id < request);
+        let from_first = self.in_books[first..].iter();
+        let of_request = from_first.take_while(move |(id, _)| *id == request);
+        of_request.map(|(_, executor)| *executor)
     }
 }
