@@ -175,9 +175,14 @@ impl MockBackend {
 
     /// Lists these models from now on, as a server of this owner does.
     pub fn has_models(&self, owner: &str, models: &[&str]) {
+        self.has_models_with_context((owner, models), 4096);
+    }
+
+    /// The same, with a context of so many tokens.
+    pub fn has_models_with_context(&self, (owner, models): (&str, &[&str]), tokens: u32) {
         let data = models.iter().map(|name| {
             json!({"id": name, "object": "model", "created": 1, "owned_by": owner,
-                "max_model_len": 4096})
+                "max_model_len": tokens})
         });
         let list = json!({"object": "list", "data": data.collect::<Vec<_>>()});
         self.answers("/v1/models", 200, &list.to_string());

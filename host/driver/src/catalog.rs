@@ -3,6 +3,7 @@
 //! [`Fleet`](crate::fleet::Fleet) replaces a [`Catalog`] as a whole, and a request is understood
 //! by one whole catalogue.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pointsman_core::rows::ExecutorKind;
@@ -44,6 +45,9 @@ pub struct ModelEntry {
     pub text: Option<Arc<dyn PromptEncoder>>,
     /// Longest sequence, in tokens, on the executor that can take the longest; absent: not known.
     pub context_tokens: Option<u32>,
+    /// Longest sequence on each executor, in tokens, by the executor's name; those of which it is not known are
+    /// left out.
+    pub contexts: BTreeMap<String, u32>,
     /// Time of loading, in seconds since 1970.
     pub created: u64,
 }

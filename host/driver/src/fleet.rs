@@ -437,6 +437,7 @@ impl Members {
                     name: model.name.clone(),
                     text: None,
                     context_tokens: None,
+                    contexts: BTreeMap::new(),
                     created: clock::unix_seconds(),
                 });
             }
@@ -464,12 +465,15 @@ impl Members {
         self.measured(catalog)
     }
 
-    /// The catalogue with each model's longest sequence, on the executors that serve it.
+    /// The catalogue with each model's longest sequences, on the executors that serve it.
     fn measured(&self, mut catalog: Catalog) -> Catalog {
         for entry in &mut catalog.models {
             let serving = self.serving.get(&entry.name);
             let longest = serving.and_then(|serving| serving.context_tokens.values().max());
             entry.context_tokens = longest.copied().flatten();
+            let contexts = serving.iter().flat_map(|serving| &serving.context_tokens);
+            let known = contexts.filter_map(|(name, tokens)| Some((name.clone(), (*tokens)?)));
+            entry.contexts = known.collect();
         }
         catalog
     }

@@ -4,6 +4,7 @@
 //! other executors.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -106,6 +107,7 @@ fn load(config: &ModelConfig) -> Result<ServedModel> {
             name: name.clone(),
             text: Some(Arc::clone(&text) as _),
             context_tokens: Some(found.context_tokens),
+            contexts: BTreeMap::new(),
             created: clock::unix_seconds(),
         },
         weights: Arc::new(Loaded { text, model }),

@@ -114,6 +114,10 @@ pub(super) fn understand(
         hints.conversation = beginnings_elsewhere(&fields, of);
     }
     let prompt_tokens = passing::prompt_tokens(&fields);
+    if kind == CompletionKind::Chat {
+        let tokens = passing::context_tokens(prompt_tokens, &fields);
+        hints = target.fit(tokens, || !passing::is_measured(&fields), hints);
+    }
     let sharing = (app.settings.prefix_cache, caller.tenant());
     let prompt_blocks = passing::prompt_blocks(&fields, sharing);
     let trace = Some(Box::new(trace::origin(

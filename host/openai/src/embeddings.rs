@@ -159,8 +159,8 @@ fn understand_here(
         model: target.name.clone(),
         tenant: caller.tenant().to_owned(),
         prompt_blocks: prompt_blocks(app, &catalog, (caller.tenant(), model), &input),
+        hints: target.fit(input.len() as u64, || false, hints.clone()),
         job: Arc::new(Job::new(input, 0)),
-        hints: hints.clone(),
         trace: trace.clone(),
     });
     Ok(Some(Inputs {

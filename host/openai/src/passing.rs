@@ -46,6 +46,9 @@ const PROMPT_FIELDS: [&str; 8] = [
 pub(super) const BOUND_FIELDS: [&str; 3] =
     ["max_completion_tokens", "max_tokens", "max_output_tokens"];
 
+/// Texts of prompts that have files in them: as addresses that are their own contents (RFC 2397), and as OpenAI has sound.
+const FILE_MARKS: [&str; 2] = [";base64,", "\"input_audio\""];
+
 /// Headers of a request that are about its sender, and are not passed on. An encoding of the answer
 /// would hide the tokens it took.
 const KEPT_BACK: [HeaderName; 10] = [
@@ -152,13 +155,34 @@ fn tokens_of(value: &RawValue) -> usize {
 
 /// Tokens that are generated at most, as the client says or as is usual.
 pub(super) fn output_tokens(kind: CompletionKind, fields: &Fields<'_>) -> u32 {
-    let mut bounds = BOUND_FIELDS.iter().filter_map(|name| fields.get(name));
-    let asked = bounds.find_map(read_whole::<u32>);
     let unasked = match kind {
         CompletionKind::Chat => CHAT_TOKENS,
         CompletionKind::Text => COMPLETION_TOKENS,
     };
-    asked.unwrap_or(unasked).max(1)
+    output_tokens_asked(fields).unwrap_or(unasked).max(1)
+}
+
+fn output_tokens_asked(fields: &Fields<'_>) -> Option<u32> {
+    let mut bounds = BOUND_FIELDS.iter().filter_map(|name| fields.get(name));
+    bounds.find_map(read_whole::<u32>)
+}
+
+/// Tokens for which a context needs room: those of the prompt, and those that are asked for, of which there is at least
+/// one.
+pub(super) fn context_tokens(prompt_tokens: u32, fields: &Fields<'_>) -> u64 {
+    let asked = output_tokens_asked(fields).unwrap_or(1).max(1);
+    u64::from(prompt_tokens) + u64::from(asked)
+}
+
+/// False if the bytes of a prompt say nothing of its length: files are in it, or it is several prompts.
+pub(super) fn is_measured(fields: &Fields<'_>) -> bool {
+    let several = fields.get("prompt").is_some_and(|prompt| {
+        let in_list = prompt.get().strip_prefix('[').map(str::trim_start);
+        in_list.is_some_and(|first| !first.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    let mut parts = PROMPT_FIELDS.iter().filter_map(|name| fields.get(name));
+    let has_files = |part: &RawValue| FILE_MARKS.iter().any(|mark| part.get().contains(mark));
+    !several && !parts.any(has_files)
 }
 
 /// The body without the host's own field, whose value is `hints`; all else is as it came.
@@ -242,6 +266,28 @@ mod tests {
         ] {
             let fields = Fields::parse(body.as_bytes()).unwrap();
             assert_eq!(prompt_tokens(&fields), tokens, "{body}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_files_and_of_several_prompts_measure_no_prompt() {
+        for (body, expected) in [
+            (r#"{"prompt": "text"}"#, true),
+            (r#"{"prompt": [ 1, 2]}"#, true),
+            (r#"{"prompt": ["one", "two"]}"#, false),
+            (r#"{"prompt": [[1, 2], [3]]}"#, false),
+            (r#"{"messages": [{"content": "base64"}]}"#, true),
+            (
+                r#"{"messages": [{"content": [{"image_url": {"url": "data:image/png;base64,AAAA"}}]}]}"#,
+                false,
+            ),
+            (
+                r#"{"messages": [{"content": [{"type": "input_audio", "input_audio": {}}]}]}"#,
+                false,
+            ),
+        ] {
+            let fields = Fields::parse(body.as_bytes()).unwrap();
+            assert_eq!(is_measured(&fields), expected, "{body}");
         }
     }
 

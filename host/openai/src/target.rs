@@ -5,6 +5,7 @@
 //! left out, since nobody would know for which of them it has room.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use pointsman_driver::catalog::{Catalog, ExecutorEntry, ModelEntry};
 use pointsman_driver::message::Hints;
@@ -65,6 +66,7 @@ impl<'c> Target<'c> {
                 name: String::new(),
                 text: None,
                 context_tokens: None,
+                contexts: BTreeMap::new(),
                 created: 0,
             }),
         };
@@ -91,6 +93,7 @@ impl<'c> Target<'c> {
             }
             let both = model.context_tokens.zip(other.context_tokens);
             model.context_tokens = both.map(|(one, other)| one.min(other));
+            model.contexts.extend(other.contexts.clone());
         }
         Ok(Self {
             name: None,
@@ -135,6 +138,31 @@ impl<'c> Target<'c> {
         }
         Hints {
             allowed: Some(remotes.to_vec()),
+            ..hints
+        }
+    }
+
+    /// Keeps a request of so many tokens, those that it asks for included, to the executors whose context has room for
+    /// them, where that of others has not. One of which no context is known is taken to have room. Where none
+    /// has, and where the number is a guess that means nothing, each may refuse it in its own words.
+    pub(super) fn fit(
+        &self,
+        tokens: u64,
+        means_nothing: impl FnOnce() -> bool,
+        hints: Hints,
+    ) -> Hints {
+        let has_room = |context: &u32| tokens <= u64::from(*context);
+        if self.model.contexts.values().all(has_room) {
+            return hints;
+        }
+        let serving = self.serving(hints.allowed.as_deref(), |_| true);
+        let is_roomy = |name: &&String| self.model.contexts.get(*name).is_none_or(has_room);
+        let roomy: Vec<String> = serving.iter().filter(is_roomy).cloned().collect();
+        if roomy.is_empty() || roomy.len() == serving.len() || means_nothing() {
+            return hints;
+        }
+        Hints {
+            allowed: Some(roomy),
             ..hints
         }
     }

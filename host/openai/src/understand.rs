@@ -92,6 +92,13 @@ pub(super) fn understand(
             (local, target.keep_to(&remotes, hints))
         }
     };
+    let longest = local.works.iter().map(|(job, _)| job.prompt.len()).max();
+    let prompt_tokens = match longest.unwrap_or(0) {
+        0 => passing::prompt_tokens(&fields),
+        tokens => u32::try_from(tokens).unwrap_or(u32::MAX),
+    };
+    let tokens = passing::context_tokens(prompt_tokens, &fields);
+    hints = target.fit(tokens, || !passing::is_measured(&fields), hints);
     let trace = Some(Box::new(trace::origin(
         passage.operation(),
         &caller.headers,
@@ -99,10 +106,6 @@ pub(super) fn understand(
     )));
     if let ([(job, _)], false) = (&mut *local.works, remotes.is_empty()) {
         hints.conversation = conversation(&fields, &hints, (caller.tenant(), &target));
-        let prompt_tokens = match job.prompt.len() {
-            0 => passing::prompt_tokens(&fields),
-            tokens => u32::try_from(tokens).unwrap_or(u32::MAX),
-        };
         let body = passing::without(&body, hinted);
         let call = passage.call(
             &caller.headers,
@@ -246,12 +249,16 @@ pub fn route_query(
     let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
     let rules = caller.hint_rules(&target);
     let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
+    let asked = fields.clone();
     let size = route_size(app, (&target, &catalog, caller.tenant()), &mut fields)?;
+    let tokens = passing::context_tokens(size.prompt_tokens, &asked);
+    let hints = target.narrow(hints);
+    let hints = target.fit(tokens, || !passing::is_measured(&asked), hints);
     Ok(RouteQuery {
         model: target.name.clone(),
         tenant: caller.tenant().to_owned(),
         size,
-        hints: target.narrow(hints),
+        hints,
     })
 }
 

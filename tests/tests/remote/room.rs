@@ -381,3 +381,47 @@ async fn a_load_that_makes_no_sense_is_refused_by_name() -> Result<()> {
     ensure!(got.status == 409, "{}", got.status);
     over(serving).await
 }
+
+#[tokio::test]
+async fn a_prompt_goes_where_the_context_has_room_for_it() -> Result<()> {
+    let mocks = [("short", 100), ("long", 8192)];
+    let mut servers = Vec::new();
+    for (name, context) in mocks {
+        let mock = MockBackend::start(&["demo"]).await?;
+        mock.has_models_with_context(("vllm", &["demo"]), context);
+        servers.push((backend(name, &mock)?, mock));
+    }
+    let backends = [servers[0].0.clone(), servers[1].0.clone()];
+    let serving = serving(backends).await?;
+    let client = serving.client;
+    let ask = |words: usize, tokens_max: u32, own: usize| {
+        let content = format!("{own}{}", " word".repeat(words));
+        let body = json!({"model": "demo", "max_tokens": tokens_max,
+            "messages": [{"role": "user", "content": content}]});
+        async move {
+            let answer = client.post("/v1/chat/completions", &body).await?;
+            ensure!(answer.status == 200, "{answer:?}");
+            anyhow::Ok(answer.header("x-pointsman-executor").to_owned())
+        }
+    };
+    // What fits everywhere goes everywhere.
+    let mut by = Vec::new();
+    for own in 0..4 {
+        by.push(ask(5, 5, own).await?);
+    }
+    by.sort();
+    ensure!(by == ["long", "long", "short", "short"], "{by:?}");
+    for own in 4..10 {
+        ensure!(ask(400, 5, own).await? == "long", "the prompt is too long");
+        let executor = ask(5, 500, own).await?;
+        ensure!(executor == "long", "the answer may be too long");
+    }
+    // What fits nowhere is for servers to refuse.
+    by.clear();
+    for own in 10..12 {
+        by.push(ask(10_000, 5, own).await?);
+    }
+    by.sort();
+    ensure!(by == ["long", "short"], "{by:?}");
+    over(serving).await
+}
