@@ -143,22 +143,25 @@ impl<'c> Target<'c> {
     }
 
     /// Keeps a request of so many tokens, those that it asks for included, to the executors whose context has room for
-    /// them, where that of others has not. One of which no context is known is taken to have room. Where none
-    /// has, and where the number is a guess that means nothing, each may refuse it in its own words.
+    /// them, or where none has to those with the longest context: the number may be a guess. One of which no context
+    /// is known is taken to have room. Nothing follows from a guess that means nothing.
     pub(super) fn fit(
         &self,
         tokens: u64,
         means_nothing: impl FnOnce() -> bool,
         hints: Hints,
     ) -> Hints {
-        let has_room = |context: &u32| tokens <= u64::from(*context);
-        if self.model.contexts.values().all(has_room) {
+        let contexts = &self.model.contexts;
+        if contexts.values().all(|it| tokens <= u64::from(*it)) {
             return hints;
         }
         let serving = self.serving(hints.allowed.as_deref(), |_| true);
-        let is_roomy = |name: &&String| self.model.contexts.get(*name).is_none_or(has_room);
-        let roomy: Vec<String> = serving.iter().filter(is_roomy).cloned().collect();
-        if roomy.is_empty() || roomy.len() == serving.len() || means_nothing() {
+        let context = |name: &String| contexts.get(name).copied().map(u64::from);
+        let longest = serving.iter().filter_map(context).max();
+        let enough = tokens.min(longest.unwrap_or(u64::MAX));
+        let has_room = |name: &&String| context(name).is_none_or(|it| enough <= it);
+        let roomy: Vec<String> = serving.iter().filter(has_room).cloned().collect();
+        if roomy.len() == serving.len() || means_nothing() {
             return hints;
         }
         Hints {

@@ -416,12 +416,12 @@ async fn a_prompt_goes_where_the_context_has_room_for_it() -> Result<()> {
         let executor = ask(5, 500, own).await?;
         ensure!(executor == "long", "the answer may be too long");
     }
-    // What fits nowhere is for servers to refuse.
-    by.clear();
+    // Its length is a guess: it may fit where the context is longest.
     for own in 10..12 {
-        by.push(ask(10_000, 5, own).await?);
+        ensure!(
+            ask(10_000, 5, own).await? == "long",
+            "it is taken to fit nowhere"
+        );
     }
-    by.sort();
-    ensure!(by == ["long", "short"], "{by:?}");
     over(serving).await
 }
