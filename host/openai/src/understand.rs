@@ -93,12 +93,14 @@ pub(super) fn understand(
         }
     };
     let longest = local.works.iter().map(|(job, _)| job.prompt.len()).max();
-    let prompt_tokens = match longest.unwrap_or(0) {
-        0 => passing::prompt_tokens(&fields),
-        tokens => u32::try_from(tokens).unwrap_or(u32::MAX),
+    let longest = longest.filter(|tokens| *tokens > 0);
+    let prompt_tokens = match longest {
+        Some(tokens) => u32::try_from(tokens).unwrap_or(u32::MAX),
+        None => passing::prompt_tokens(&fields),
     };
     let tokens = passing::context_tokens(prompt_tokens, &fields);
-    hints = target.fit(tokens, || !passing::is_measured(&fields), hints);
+    let means_nothing = || longest.is_none() && !passing::is_measured(&fields);
+    hints = target.fit(tokens, means_nothing, hints);
     let trace = Some(Box::new(trace::origin(
         passage.operation(),
         &caller.headers,
