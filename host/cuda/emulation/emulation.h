@@ -8,7 +8,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -112,7 +111,7 @@ struct State {
     std::vector<Fiber> fibers;
     Stacks stacks;
     // The lanes of a warp in the order in which they run.
-    std::array<unsigned, WARP> lanes;
+    std::vector<unsigned> lanes;
     std::vector<Warp> warps;
     std::vector<float> shared;
     Index block, threads, grid;
@@ -266,8 +265,7 @@ inline bool run_grid(State& here, Index grid, unsigned threads, size_t shared_by
         here.stacks.resize(threads);
         here.warps.resize(threads / WARP);
     }
-    std::iota(here.lanes.begin(), here.lanes.end(), 0);
-    if (here.order == Order::Backward) std::reverse(here.lanes.begin(), here.lanes.end());
+    here.lanes = ordered(here, WARP);
     // Anew for each launch, so that it ends where a sanitizer knows it to.
     here.shared = std::vector<float>((shared_bytes + sizeof(float) - 1) / sizeof(float));
     here.grid = grid;

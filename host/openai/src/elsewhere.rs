@@ -115,8 +115,7 @@ pub(super) fn understand(
     }
     let prompt_tokens = passing::prompt_tokens(&fields);
     if kind == CompletionKind::Chat {
-        let tokens = passing::context_tokens(prompt_tokens, &fields);
-        hints = target.fit(tokens, || !passing::is_measured(&fields), hints);
+        hints = passing::fit(&target, prompt_tokens, &fields, hints);
     }
     let sharing = (app.settings.prefix_cache, caller.tenant());
     let prompt_blocks = passing::prompt_blocks(&fields, sharing);

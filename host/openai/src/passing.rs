@@ -6,6 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, Request};
+use pointsman_driver::message::Hints;
 use pointsman_driver::spans::Operation;
 use pointsman_events::PromptBlocks;
 use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall};
@@ -15,6 +16,7 @@ use serde_json::value::RawValue;
 use super::{COMPLETION_TOKENS, CompletionKind};
 use crate::hints::BODY_FIELD;
 use crate::prefix;
+use crate::target::Target;
 
 /// The way of a request that is passed on: its method and path.
 #[derive(Clone, Debug)]
@@ -174,8 +176,19 @@ pub(super) fn context_tokens(prompt_tokens: u32, fields: &Fields<'_>) -> u64 {
     u64::from(prompt_tokens) + u64::from(asked)
 }
 
+/// Keeps a request to the executors whose context has room, as far as the bytes of its prompt tell.
+pub(super) fn fit(
+    target: &Target<'_>,
+    prompt_tokens: u32,
+    fields: &Fields<'_>,
+    hints: Hints,
+) -> Hints {
+    let needed = context_tokens(prompt_tokens, fields);
+    target.fit(needed, || !is_measured(fields), hints)
+}
+
 /// False if the bytes of a prompt say nothing of its length: files are in it, or it is several prompts.
-pub(super) fn is_measured(fields: &Fields<'_>) -> bool {
+fn is_measured(fields: &Fields<'_>) -> bool {
     let several = fields.get("prompt").is_some_and(|prompt| {
         let in_list = prompt.get().strip_prefix('[').map(str::trim_start);
         in_list.is_some_and(|first| !first.starts_with(|c: char| c.is_ascii_digit()))

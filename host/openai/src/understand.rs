@@ -82,7 +82,7 @@ pub(super) fn understand(
         (&target, &catalog, caller.tenant()),
         fields.clone(),
     );
-    let (mut local, mut hints) = match read {
+    let (mut local, hints) = match read {
         // Another server makes several choices itself, of one request.
         Ok(local) if local.works.len() == 1 || remotes.is_empty() => (local, hints),
         Err(error) if remotes.is_empty() => return Err(error),
@@ -92,15 +92,7 @@ pub(super) fn understand(
             (local, target.keep_to(&remotes, hints))
         }
     };
-    let longest = local.works.iter().map(|(job, _)| job.prompt.len()).max();
-    let longest = longest.filter(|tokens| *tokens > 0);
-    let prompt_tokens = match longest {
-        Some(tokens) => u32::try_from(tokens).unwrap_or(u32::MAX),
-        None => passing::prompt_tokens(&fields),
-    };
-    let tokens = passing::context_tokens(prompt_tokens, &fields);
-    let means_nothing = || longest.is_none() && !passing::is_measured(&fields);
-    hints = target.fit(tokens, means_nothing, hints);
+    let (mut hints, prompt_tokens) = fitted(&target, &local.works, &fields, hints);
     let trace = Some(Box::new(trace::origin(
         passage.operation(),
         &caller.headers,
@@ -133,6 +125,26 @@ pub(super) fn understand(
         transfer: local.transfer,
         calls: local.calls,
     })
+}
+
+/// The hints with which a request goes where the context has room, and the tokens of its longest prompt.
+fn fitted(
+    target: &Target<'_>,
+    works: &[(Job, PromptBlocks)],
+    fields: &Fields<'_>,
+    hints: Hints,
+) -> (Hints, u32) {
+    match works.iter().map(|(job, _)| job.prompt.len()).max() {
+        None | Some(0) => {
+            let tokens = passing::prompt_tokens(fields);
+            (passing::fit(target, tokens, fields, hints), tokens)
+        }
+        Some(read_here) => {
+            let tokens = u32::try_from(read_here).unwrap_or(u32::MAX);
+            let needed = passing::context_tokens(tokens, fields);
+            (target.fit(needed, || false, hints), tokens)
+        }
+    }
 }
 
 /// The keys of the beginnings of a conversation that is in no session.
@@ -253,9 +265,8 @@ pub fn route_query(
     let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
     let asked = fields.clone();
     let size = route_size(app, (&target, &catalog, caller.tenant()), &mut fields)?;
-    let tokens = passing::context_tokens(size.prompt_tokens, &asked);
     let hints = target.narrow(hints);
-    let hints = target.fit(tokens, || !passing::is_measured(&asked), hints);
+    let hints = passing::fit(&target, size.prompt_tokens, &asked, hints);
     Ok(RouteQuery {
         model: target.name.clone(),
         tenant: caller.tenant().to_owned(),

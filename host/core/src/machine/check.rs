@@ -62,7 +62,8 @@ impl Machine {
     /// 7. the queue and the parking list keep their bounds (returned requests aside);
     /// 8. timers belong to live requests;
     /// 9. each block of host memory is free or one request's, which waits with its KV there, or has not
-    ///    been taken up again, or leaves the executor that fills it.
+    ///    been taken up again, or leaves the executor that fills it;
+    /// 10. each executor is in the list of its device.
     ///
     /// # Errors
     /// The first invariant that does not hold.
