@@ -47,7 +47,7 @@ pub struct ModelEntry {
     pub context_tokens: Option<u32>,
     /// Longest sequence on each executor, in tokens, by the executor's name; those of which it is not known are
     /// left out.
-    pub contexts: BTreeMap<String, u32>,
+    pub contexts: Arc<BTreeMap<String, u32>>,
     /// Time of loading, in seconds since 1970.
     pub created: u64,
 }

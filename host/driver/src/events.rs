@@ -5,6 +5,7 @@ use pointsman_core::{
     ExecutorId, ExecutorUpdate, Incarnation, Input, Kept, Micros, RetryClass, SequenceRef,
 };
 use pointsman_executor::contract::{Event, Events, ServerChange};
+use pointsman_executor::job::JobState;
 
 use super::operator::Fate;
 use super::requests::Remains;
@@ -54,11 +55,10 @@ impl Driver {
                     sequence,
                     retry,
                     why,
-                    state,
+                    mut state,
                 } => {
                     record::failed(sequence, &why);
-                    if state.as_ref().is_some_and(|state| state.broken.is_some()) {
-                        let executors = self.executors.going_on();
+                    if let Some(executors) = self.kept_to(state.as_deref_mut()) {
                         self.input(now, Input::KeptTo(sequence, executors));
                     }
                     let remains = self.requests.failed(sequence.request, state);
@@ -80,6 +80,16 @@ impl Driver {
                 }
                 Event::Changed(change) => self.server_changed(now, executor, change),
             }
+        }
+    }
+
+    /// The executors that may go on with a sequence which one has given back; absent: any.
+    fn kept_to(&self, state: Option<&mut JobState>) -> Option<Vec<ExecutorId>> {
+        let state = state?;
+        let longer = state.longer.take();
+        match state.broken {
+            Some(_) => Some(self.executors.going_on()),
+            None => longer.map(|names| self.executors_named(&names)),
         }
     }
 

@@ -437,7 +437,7 @@ impl Members {
                     name: model.name.clone(),
                     text: None,
                     context_tokens: None,
-                    contexts: BTreeMap::new(),
+                    contexts: Arc::default(),
                     created: clock::unix_seconds(),
                 });
             }
@@ -473,7 +473,7 @@ impl Members {
             entry.context_tokens = longest.copied().flatten();
             let contexts = serving.iter().flat_map(|serving| &serving.context_tokens);
             let known = contexts.filter_map(|(name, tokens)| Some((name.clone(), (*tokens)?)));
-            entry.contexts = known.collect();
+            entry.contexts = Arc::new(known.collect());
         }
         catalog
     }

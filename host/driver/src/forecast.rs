@@ -62,6 +62,12 @@ struct Authored {
 }
 
 impl Driver {
+    /// The executors of these names, as far as there are any.
+    pub(super) fn executors_named(&self, names: &[String]) -> Vec<ExecutorId> {
+        let ids = names.iter().filter_map(|name| self.names.get(name));
+        ids.copied().collect()
+    }
+
     /// A request in the form that the machine takes.
     pub(super) fn described(
         &self,
@@ -70,10 +76,7 @@ impl Driver {
         referents: Referents,
         size: RequestSize,
     ) -> NewRequest {
-        let allowed = hints.allowed.map(|names| {
-            let ids = names.iter().filter_map(|name| self.names.get(name));
-            ids.copied().collect()
-        });
+        let allowed = hints.allowed.map(|names| self.executors_named(&names));
         let served_by = |session| self.sessions.executor(now, session);
         let conversation = hints.conversation.iter().rev();
         let in_conversation = || match hints.session {

@@ -125,6 +125,8 @@ pub struct JobState {
     pub sink: TextSink,
     /// The stream of another server that it is to go on with; absent: none.
     pub broken: Option<Box<BrokenStream>>,
+    /// Names of the executors with a longer context than the one that has refused its prompt; absent: none has.
+    pub longer: Option<Vec<String>>,
 }
 
 /// A sequence that was taken from an executor.
@@ -181,6 +183,7 @@ impl JobState {
             unsent: Piece::default(),
             sink,
             broken: None,
+            longer: None,
         }
     }
 
@@ -208,6 +211,7 @@ impl JobState {
             unsent,
             sink: sink.clone(),
             broken: None,
+            longer: None,
         }))
     }
 

@@ -10,7 +10,9 @@
 //! # Cancellation
 //! The executor sees that the response was dropped: each send fails.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{self, HeaderName};
@@ -46,6 +48,18 @@ pub struct RemoteCall {
     pub model: Option<String>,
     /// Tokens of the prompt, as well as they can be told from its bytes.
     pub prompt_tokens: u32,
+    /// The room for it on the executors that it may go to.
+    pub rooms: Rooms,
+}
+
+/// The contexts of the executors that a request may go to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rooms {
+    /// Longest sequence on each executor, in tokens, by the executor's name; those of which it is not known are
+    /// left out.
+    pub contexts: Arc<BTreeMap<String, u32>>,
+    /// Names of the executors that it may go to; absent: any.
+    pub allowed: Option<Vec<String>>,
 }
 
 /// The response of another server, under way to a client.
@@ -143,6 +157,25 @@ pub(crate) fn response(beginning: RelayBeginning) -> (RelaySender, RelayedRespon
         frames,
     };
     (RelaySender(sender), response)
+}
+
+// === impl Rooms ===
+
+impl Rooms {
+    /// Names of the executors that it may go to whose context is known to be longer than the one of `executor`.
+    #[must_use]
+    pub fn longer_than(&self, executor: &str) -> Vec<String> {
+        let Some(own) = self.contexts.get(executor) else {
+            return Vec::new();
+        };
+        let is_allowed = |name: &String| {
+            let allowed = self.allowed.as_ref();
+            allowed.is_none_or(|allowed| allowed.contains(name))
+        };
+        let longer = self.contexts.iter().filter(|(_, tokens)| *tokens > own);
+        let names = longer.map(|(name, _)| name);
+        names.filter(|name| is_allowed(name)).cloned().collect()
+    }
 }
 
 // === impl RelaySender ===

@@ -4,7 +4,6 @@
 //! other executors.
 
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -107,7 +106,7 @@ fn load(config: &ModelConfig) -> Result<ServedModel> {
             name: name.clone(),
             text: Some(Arc::clone(&text) as _),
             context_tokens: Some(found.context_tokens),
-            contexts: BTreeMap::new(),
+            contexts: Arc::default(),
             created: clock::unix_seconds(),
         },
         weights: Arc::new(Loaded { text, model }),

@@ -126,7 +126,7 @@ pub(super) fn understand(
     )));
     let mut job = Job::new(Vec::new(), passing::output_tokens(kind, &fields));
     let body = passing::without(&body, hinted);
-    let about = (target.name.as_deref(), prompt_tokens);
+    let about = (target.name.as_deref(), prompt_tokens, target.rooms(&hints));
     job.call = Some(Arc::new(passage.call(&caller.headers, body, about)));
     Ok(Submission {
         model: target.name.clone(),

@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, Request};
 use pointsman_driver::message::Hints;
 use pointsman_driver::spans::Operation;
 use pointsman_events::PromptBlocks;
-use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall};
+use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall, Rooms};
 use pointsman_http::fields::{Fields, read_whole};
 use serde_json::value::RawValue;
 
@@ -99,7 +99,7 @@ impl Passage {
         self,
         headers: &HeaderMap,
         body: Bytes,
-        (model, prompt_tokens): (Option<&str>, u32),
+        (model, prompt_tokens, rooms): (Option<&str>, u32, Rooms),
     ) -> RemoteCall {
         RemoteCall {
             method: self.method,
@@ -108,6 +108,7 @@ impl Passage {
             body,
             model: model.map(str::to_owned),
             prompt_tokens,
+            rooms,
         }
     }
 }
@@ -332,7 +333,7 @@ mod tests {
             .body(())
             .unwrap();
         let passage = Passage::of(&request, Operation::TextCompletion);
-        let call = passage.call(request.headers(), Bytes::new(), (None, 1));
+        let call = passage.call(request.headers(), Bytes::new(), (None, 1, Rooms::default()));
         assert_eq!(call.path, "/v1/completions?a=b");
         let mut names: Vec<&str> = call.headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();

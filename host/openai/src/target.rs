@@ -5,10 +5,11 @@
 //! left out, since nobody would know for which of them it has room.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pointsman_driver::catalog::{Catalog, ExecutorEntry, ModelEntry};
 use pointsman_driver::message::Hints;
+use pointsman_executor::relay::Rooms;
 use pointsman_http::UnnamedModel;
 use pointsman_http::error::ApiError;
 use pointsman_http::fields::Fields;
@@ -66,7 +67,7 @@ impl<'c> Target<'c> {
                 name: String::new(),
                 text: None,
                 context_tokens: None,
-                contexts: BTreeMap::new(),
+                contexts: Arc::default(),
                 created: 0,
             }),
         };
@@ -93,7 +94,9 @@ impl<'c> Target<'c> {
             }
             let both = model.context_tokens.zip(other.context_tokens);
             model.context_tokens = both.map(|(one, other)| one.min(other));
-            model.contexts.extend(other.contexts.clone());
+            let others = other.contexts.iter();
+            let others = others.map(|(name, tokens)| (name.clone(), *tokens));
+            Arc::make_mut(&mut model.contexts).extend(others);
         }
         Ok(Self {
             name: None,
@@ -167,6 +170,14 @@ impl<'c> Target<'c> {
         Hints {
             allowed: Some(roomy),
             ..hints
+        }
+    }
+
+    /// The room for a request with these hints on the executors that it may go to.
+    pub(super) fn rooms(&self, hints: &Hints) -> Rooms {
+        Rooms {
+            contexts: Arc::clone(&self.model.contexts),
+            allowed: hints.allowed.clone(),
         }
     }
 

@@ -101,11 +101,8 @@ pub(super) fn understand(
     if let ([(job, _)], false) = (&mut *local.works, remotes.is_empty()) {
         hints.conversation = conversation(&fields, &hints, (caller.tenant(), &target));
         let body = passing::without(&body, hinted);
-        let call = passage.call(
-            &caller.headers,
-            body,
-            (target.name.as_deref(), prompt_tokens),
-        );
+        let about = (target.name.as_deref(), prompt_tokens, target.rooms(&hints));
+        let call = passage.call(&caller.headers, body, about);
         job.call = Some(Arc::new(call));
     }
     let submissions = local

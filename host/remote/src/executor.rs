@@ -265,6 +265,7 @@ impl Remote {
         let generated = Arc::new(AtomicU32::new(0));
         let task = Sequence {
             name: sequence,
+            executor: self.name.clone(),
             call,
             sink: state.sink.clone(),
             trace: start.trace,
@@ -379,6 +380,16 @@ impl Remote {
                 let state = Some(running.state);
                 events.push(failed(sequence, RetryClass::Anywhere, why, state));
                 events
+            }
+            SequenceEnd::TooLong(longer) => {
+                let why = "the prompt is too long for it".to_owned();
+                debug!(
+                    executor = name,
+                    why, "a request goes where the context is longer"
+                );
+                running.state.longer = Some(longer);
+                let state = Some(running.state);
+                vec![failed(sequence, RetryClass::Anywhere, why, state)]
             }
             SequenceEnd::Failed(why) => {
                 self.poll.nudge.notify_one();

@@ -6,8 +6,8 @@
 //! they come.
 //!
 //! A request fails elsewhere, and not its client, as long as nothing of a response has come: it goes
-//! back to the machine, which finds another executor. A server that says that it has no room (429, 503)
-//! has not failed.
+//! back to the machine, which finds another executor. A server that says that it has no room (429, 503),
+//! or that its context has none where another one's is longer, has not failed.
 //!
 //! # Bounds
 //! What is asked of a server is read up to [`client::ANSWER_BYTES_MAX`]. A response waits for its client,

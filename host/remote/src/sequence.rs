@@ -37,6 +37,8 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) name: SequenceRef,
+    /// The executor's name.
+    pub(crate) executor: String,
     pub(crate) call: Arc<RemoteCall>,
     pub(crate) sink: TextSink,
     /// The trace that the server is told, in the place of the client's; absent: the client's.
@@ -71,6 +73,8 @@ pub(crate) enum SequenceEnd {
         why: String,
         retry_after: Option<Duration>,
     },
+    /// The prompt is too long for the server, and not for the executors of these names, as far as is known.
+    TooLong(Vec<String>),
     /// The server failed before anything of a response was passed on.
     Failed(String),
     /// The server failed when a part of a stream had been passed on, with which another one can go on.
@@ -204,6 +208,12 @@ impl Sequence {
             Ok(first) => first,
             Err(why) => return SequenceEnd::Failed(why),
         };
+        if passing.watch.says_too_long() {
+            let longer = self.call.rooms.longer_than(&self.executor);
+            if !longer.is_empty() {
+                return SequenceEnd::TooLong(longer);
+            }
+        }
         let is_whole = is_last(&first);
         let begun = match broken.take() {
             None => self.begin(head, first, &passing),

@@ -20,6 +20,17 @@ const TAIL_BYTES: usize = 4 << 10;
 const ID: &[u8] = br#""id""#;
 /// The names of the reasons why an answer ended, of OpenAI's API and of Anthropic's.
 const REASONS: [&[u8]; 2] = [br#""finish_reason""#, br#""stop_reason""#];
+/// Words, in small letters, by which servers say that a prompt is too long for a model's context: of vLLM, SGLang,
+/// TensorRT-LLM, llama.cpp, Ollama and OpenAI.
+const TOO_LONG: [&[u8]; 7] = [
+    b"context length",
+    b"context_length",
+    b"context size",
+    b"context_size",
+    b"context window",
+    b"maximum model length",
+    b"maximum allowed length",
+];
 const ID_BYTES_MAX: usize = 128;
 const REASON_BYTES_MAX: usize = 32;
 
@@ -118,6 +129,16 @@ impl BodyWatch {
         }
     }
 
+    /// True for an error in which the server says that the prompt is too long for it, as far as it has been seen.
+    pub(crate) fn says_too_long(&self) -> bool {
+        let says = || {
+            let head = self.head.to_ascii_lowercase();
+            let mut phrases = TOO_LONG.iter();
+            phrases.any(|phrase| memmem::find(&head, phrase).is_some())
+        };
+        self.form == Form::Error && says()
+    }
+
     /// The server's words about the answer, all of whose body has been seen.
     pub(crate) fn answer(&self) -> ServerAnswer {
         if self.form == Form::Error {
@@ -187,6 +208,20 @@ mod tests {
             watch.see(bytes);
         }
         watch
+    }
+
+    #[test]
+    fn only_an_error_says_that_a_prompt_is_too_long() {
+        let body = br#"{"message":"the input length exceeds the Context Length"}"#;
+        let says = |form| {
+            let mut watch = BodyWatch::new(form);
+            watch.see(body);
+            watch.says_too_long()
+        };
+        assert!(says(Form::Error) && !says(Form::Whole) && !says(Form::Events));
+        let mut other = BodyWatch::new(Form::Error);
+        other.see(br#"{"message":"`temperature` must be positive"}"#);
+        assert!(!other.says_too_long());
     }
 
     #[test]

@@ -382,17 +382,24 @@ async fn a_load_that_makes_no_sense_is_refused_by_name() -> Result<()> {
     over(serving).await
 }
 
-#[tokio::test]
-async fn a_prompt_goes_where_the_context_has_room_for_it() -> Result<()> {
-    let mocks = [("short", 100), ("long", 8192)];
-    let mut servers = Vec::new();
-    for (name, context) in mocks {
+/// Servers of these names whose contexts have so many tokens, and a host before them.
+async fn with_contexts<const N: usize>(
+    servers: [(&str, u32); N],
+) -> Result<(Serving, Vec<MockBackend>)> {
+    let (mut mocks, mut backends) = (Vec::new(), Vec::new());
+    for (name, context) in servers {
         let mock = MockBackend::start(&["demo"]).await?;
         mock.has_models_with_context(("vllm", &["demo"]), context);
-        servers.push((backend(name, &mock)?, mock));
+        backends.push(backend(name, &mock)?);
+        mocks.push(mock);
     }
-    let backends = [servers[0].0.clone(), servers[1].0.clone()];
-    let serving = serving(backends).await?;
+    let serving = serving_with([], |config| config.backends = backends);
+    Ok((serving.await?, mocks))
+}
+
+#[tokio::test]
+async fn a_prompt_goes_where_the_context_has_room_for_it() -> Result<()> {
+    let (serving, _mocks) = with_contexts([("short", 100), ("long", 8192)]).await?;
     let client = serving.client;
     let ask = |words: usize, tokens_max: u32, own: usize| {
         let content = format!("{own}{}", " word".repeat(words));
@@ -423,5 +430,86 @@ async fn a_prompt_goes_where_the_context_has_room_for_it() -> Result<()> {
             "it is taken to fit nowhere"
         );
     }
+    over(serving).await
+}
+
+/// The refusals of a prompt that is too long, as vLLM, SGLang, llama.cpp, Ollama and OpenAI write them.
+const TOO_LONG: [&str; 6] = [
+    r#"{"error":{"message":"This model's maximum context length is 100 tokens. However, your request has 130 input tokens.","type":"BadRequestError","param":null,"code":400}}"#,
+    r#"{"object":"error","message":"The decoder prompt (length 130) is longer than the maximum model length of 100.","type":"BadRequestError","param":null,"code":400}"#,
+    r#"{"object":"error","message":"Input length (130 tokens) exceeds the maximum allowed length (100 tokens).","type":"BadRequestError","param":null,"code":400}"#,
+    r#"{"error":{"code":400,"message":"request (130 tokens) exceeds the available context size (100 tokens)","type":"exceed_context_size_error","n_prompt_tokens":130,"n_ctx":100}}"#,
+    r#"{"error":"the input length exceeds the context length"}"#,
+    r#"{"error":{"message":"Please reduce the length of the messages.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+];
+
+/// A server's refusal with this body.
+fn refusal(body: &str) -> Conduct {
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nx-of: server";
+    let length = body.len();
+    Conduct::Bytes(format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes())
+}
+
+#[tokio::test]
+async fn a_prompt_that_a_server_finds_too_long_goes_where_the_context_is_longer() -> Result<()> {
+    let contexts = [
+        ("short", 100),
+        ("alike", 100),
+        ("middle", 200),
+        ("long", 8192),
+    ];
+    let (serving, mocks) = with_contexts(contexts).await?;
+    let client = serving.client.for_others();
+    let refuse = |mocks: &[MockBackend], body: &str| {
+        for mock in mocks {
+            mock.does(refusal(body));
+        }
+    };
+    let mut own = 0;
+    let mut ask = |allowed: &[&str]| {
+        own += 1;
+        let hints = match allowed {
+            [] => json!({}),
+            names => json!({"executors": names}),
+        };
+        let body = json!({"model": "demo", "max_tokens": 5, "pointsman": hints,
+            "messages": [{"role": "user", "content": format!("{own} word word")}]});
+        async move { client.post("/v1/chat/completions", &body).await }
+    };
+    for body in TOO_LONG {
+        refuse(&mocks[..3], body);
+        for _ in 0..8 {
+            let answer = ask(&[]).await?;
+            ensure!(answer.status == 200, "{answer:?}");
+            ensure!(answer.header("x-pointsman-executor") == "long");
+        }
+    }
+    let seen = |mock: &MockBackend| mock.seen("/v1/chat/completions").len();
+    ensure!(seen(&mocks[0]) > 0 && seen(&mocks[2]) > 0 && seen(&mocks[3]) == 48);
+    let list = executors_until(serving.client, |_| true).await?;
+    for (name, _) in contexts {
+        let row = named(&list, name);
+        ensure!(row["health"] == "up" && row["saturated"] == false, "{row}");
+    }
+    // Where none is longer it is the client's to hear, as it is if something else is wrong.
+    refuse(&mocks, TOO_LONG[0]);
+    for allowed in [&[][..], &["short", "alike"]] {
+        let answer = ask(allowed).await?;
+        let is_as_written = answer.body == TOO_LONG[0].as_bytes();
+        ensure!(answer.status == 400 && is_as_written, "{answer:?}");
+        ensure!(answer.header("x-of") == "server");
+    }
+    let wrong = r#"{"error":{"message":"temperature must be positive","code":400}}"#;
+    refuse(&mocks, wrong);
+    let before: usize = mocks.iter().map(seen).sum();
+    for _ in 0..8 {
+        let answer = ask(&[]).await?;
+        ensure!(
+            answer.status == 400 && answer.body == wrong.as_bytes(),
+            "{answer:?}"
+        );
+    }
+    let after: usize = mocks.iter().map(seen).sum();
+    ensure!(after - before == 8, "each was tried once");
     over(serving).await
 }

@@ -1,6 +1,5 @@
 //! A server on a real socket, behind which the test plays the driver.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -233,7 +232,7 @@ fn catalog(names: &[&str]) -> Catalog {
         name: (*name).to_owned(),
         text: Some(Arc::clone(&*TEXT) as _),
         context_tokens: Some(2048),
-        contexts: BTreeMap::new(),
+        contexts: Arc::default(),
         created: 1_700_000_000,
     };
     let executors = |name: &&str| ["cpu0", "cpu1"].map(|device| executor(device, name));
