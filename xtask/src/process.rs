@@ -11,12 +11,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+/// Beginnings of the variables by which cargo tells this program of its package. Some build scripts ask for them, and
+/// with others than when cargo is called by hand they, and all that is above them, would be built anew each time.
+const OF_THIS_PACKAGE: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+
 /// The cargo that runs this task, so that inner builds use the same toolchain.
 pub(crate) fn cargo(root: &Path) -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.current_dir(root);
+    for (name, _) in env::vars_os() {
+        if is_of_this_package(&name.to_string_lossy()) {
+            command.env_remove(name);
+        }
+    }
     command
+}
+
+fn is_of_this_package(variable: &str) -> bool {
+    let mut beginnings = OF_THIS_PACKAGE.iter();
+    beginnings.any(|beginning| variable.starts_with(beginning))
 }
 
 /// Shows the command and runs it on this terminal. Fails if the command fails.
@@ -154,6 +168,24 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command
+    }
+
+    #[test]
+    fn an_inner_cargo_is_told_nothing_of_this_package() {
+        for name in [
+            "CARGO_MANIFEST_DIR",
+            "CARGO_MANIFEST_PATH",
+            "CARGO_PKG_NAME",
+        ] {
+            assert!(is_of_this_package(name), "{name}");
+        }
+        for name in ["CARGO", "CARGO_HOME", "CARGO_INCREMENTAL", "PATH"] {
+            assert!(!is_of_this_package(name), "{name}");
+        }
+        let left = |(name, value): (&std::ffi::OsStr, Option<_>)| {
+            value.is_some() || !is_of_this_package(&name.to_string_lossy())
+        };
+        assert!(!cargo(Path::new(".")).get_envs().any(left));
     }
 
     #[test]

@@ -144,14 +144,15 @@ pub struct HttpConfig {
     pub connection_requests_max: u32,
     /// Requests in hand at once: queued, running and being answered. Default 8192.
     pub requests_max: u32,
-    /// Bytes of a request's body. Default 4 MiB.
+    /// Bytes of a request's body. Default 32 MiB: a file of 25 MB as a form, or one of 24 MB in base64.
     pub body_bytes_max: usize,
-    /// Bytes of all bodies together, beyond the first 16 KiB of each. Default 96 MiB, or
+    /// Bytes of all bodies together, beyond the first 16 KiB of each. Default 512 MiB, or
     /// [`Self::body_bytes_max`] if that is more.
     pub bodies_bytes_max: usize,
     /// Requests of more than 16 KiB that wait to be parsed and tokenised. Default 1024.
     pub reading_queue_max: u32,
-    /// The time a client has for its request's head, and again for its body. Default `30s`.
+    /// The time a client has for its request's head, and again for its body, and a second more for each 256 KiB
+    /// of a body that have come. Default `30s`.
     pub read_timeout: Duration,
     /// The time for which a client may leave bytes unread while more wait. Default `30s`.
     pub write_timeout: Duration,
@@ -345,8 +346,8 @@ impl Default for HttpConfig {
             connections_max: 4096,
             connection_requests_max: 10_000,
             requests_max: 8192,
-            body_bytes_max: 4 << 20,
-            bodies_bytes_max: 96 << 20,
+            body_bytes_max: 32 << 20,
+            bodies_bytes_max: 512 << 20,
             reading_queue_max: 1024,
             read_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

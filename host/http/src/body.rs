@@ -15,19 +15,23 @@
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::CONTENT_ENCODING;
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::error::{ApiError, quoted};
 use super::settings::HttpSettings;
 
 /// The most bytes of a small body. So many of each body are not counted.
 pub(super) const SMALL_BYTES_MAX: usize = 16 << 10;
+/// The bytes of a body that come in a second from a client with a slow line. One that sends no fewer is not cut off,
+/// however large its body is.
+const BYTES_PER_SECOND: u64 = 256 << 10;
 /// The bytes of all bodies from which on their memory is worth giving back to the system.
 const MUCH_BYTES: usize = 16 << 20;
 
@@ -82,21 +86,26 @@ pub(super) async fn read(
     if usize::try_from(body.size_hint().lower()).is_ok_and(|bytes| bytes > bytes_max) {
         return Err(too_large);
     }
-    let body = collect(body, bytes_max, RequestBody::empty(bodies));
-    let read = timeout(settings.read_timeout, body).await;
-    read.unwrap_or(Err(ApiError::BodyTimeout))
+    collect(body, settings, RequestBody::empty(bodies)).await
 }
 
-/// Adds all that comes to `body`, which may have at most `bytes_max` bytes.
+/// Adds all that comes to `body`, as long as it is not too large and comes in time.
 async fn collect(
     mut incoming: Incoming,
-    bytes_max: usize,
+    settings: &HttpSettings,
     mut body: RequestBody,
 ) -> Result<RequestBody, ApiError> {
+    let bytes_max = settings.body_bytes_max;
+    let begun = Instant::now();
     let announced = incoming.size_hint().upper();
     let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
     let most = announced.unwrap_or(bytes_max).min(bytes_max);
-    while let Some(frame) = incoming.frame().await {
+    loop {
+        let patience = settings.read_timeout + time_of(body.len());
+        let frame = timeout_at(begun + patience, incoming.frame()).await;
+        let Some(frame) = frame.map_err(|_elapsed| ApiError::BodyTimeout)? else {
+            return Ok(body);
+        };
         let frame = frame.map_err(|error| {
             tracing::debug!(%error, "a body broke off");
             ApiError::Body("broke off".to_owned())
@@ -109,7 +118,12 @@ async fn collect(
         }
         body.push(&data, most)?;
     }
-    Ok(body)
+}
+
+/// The time that a client has for so many bytes of a body, beside the timeout.
+fn time_of(bytes: usize) -> Duration {
+    let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+    Duration::from_millis(bytes.saturating_mul(1000) / BYTES_PER_SECOND)
 }
 
 // === impl Bodies ===

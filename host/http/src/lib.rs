@@ -19,10 +19,10 @@
 //! | `http.connections-max` | 4096 | 429, and the connection closes |
 //! | `http.connection-requests-max`, requests of one connection | 10,000 | the connection closes behind its last answer |
 //! | `http.requests-max` | 8192 | 429 |
-//! | `http.body-max` | 4 MiB | 413 |
-//! | `http.bodies-max`, all bodies together but the first 16 KiB of each | 96 MiB | 429 |
+//! | `http.body-max` | 32 MiB | 413 |
+//! | `http.bodies-max`, all bodies together but the first 16 KiB of each | 512 MiB | 429 |
 //! | `http.reading-queue-max`, long requests that wait to be parsed and tokenised | 1024 | 429 |
-//! | `http.read-timeout`, over a head, and again over a body | 30 s | 408, or the connection closes |
+//! | `http.read-timeout`, over a head, and again over a body, which has a second more for each 256 KiB that have come | 30 s | 408, or the connection closes |
 //! | `tls.handshake-timeout`, over a handshake | 10 s | the connection closes |
 //! | `http.write-timeout`, over bytes that a client leaves unread | 30 s | the connection closes |
 //! | bytes and headers of a head | 64 KiB, 100 (HTTP/1.1) | 431 |

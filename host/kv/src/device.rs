@@ -1,5 +1,7 @@
 //! The KV blocks of one device.
 
+use std::collections::BTreeMap;
+
 use pointsman_events::rows;
 use pointsman_events::{DeviceId, ExecutorId, KvReport, KvSpec, PrefixEvent, RequestId};
 
@@ -25,8 +27,10 @@ enum Kv {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ReportedKv {
     report: Option<KvReport>,
-    /// Blocks of what was placed since the report, which it cannot contain yet.
-    placed_since: u32,
+    /// Blocks of each request that was placed since the report, which cannot contain them yet, and has not ended.
+    placed_since: BTreeMap<RequestId, u32>,
+    /// The sum of these.
+    placed_total: u64,
 }
 
 /// The KV blocks of one device: in its memory, in its host memory, and on its disk.
@@ -56,8 +60,22 @@ impl ReportedKv {
     pub fn note(&mut self, report: KvReport) {
         *self = Self {
             report: Some(report).filter(|report| *report != KvReport::default()),
-            placed_since: 0,
+            placed_since: BTreeMap::new(),
+            placed_total: 0,
         };
+    }
+
+    /// Notes that a request was placed, which takes so many blocks.
+    fn place(&mut self, request: RequestId, blocks: u32) {
+        *self.placed_since.entry(request).or_default() += blocks;
+        self.placed_total += u64::from(blocks);
+    }
+
+    /// Notes that a request has ended: its blocks are free again, or cached. True if they were not in the report.
+    fn end(&mut self, request: RequestId) -> bool {
+        let placed = self.placed_since.remove(&request);
+        self.placed_total -= u64::from(placed.unwrap_or(0));
+        placed.is_some()
     }
 
     /// The number of blocks that could be had; absent where nothing was ever reported.
@@ -69,9 +87,10 @@ impl ReportedKv {
     /// The report, less what was placed since: it takes free blocks first, then cached ones.
     fn less_placed(&self) -> Option<KvReport> {
         let report = self.report?;
-        let evicted = self.placed_since.saturating_sub(report.blocks_free);
+        let placed = u32::try_from(self.placed_total).unwrap_or(u32::MAX);
+        let evicted = placed.saturating_sub(report.blocks_free);
         Some(KvReport {
-            blocks_free: report.blocks_free.saturating_sub(self.placed_since),
+            blocks_free: report.blocks_free.saturating_sub(placed),
             blocks_cached: report.blocks_cached.saturating_sub(evicted),
             ..report
         })
@@ -243,9 +262,19 @@ impl DeviceKv {
                 pool.open(request, executor, prefix);
                 pool.grow(request, blocks);
             }
-            Kv::Reported(kv) => {
-                kv.placed_since = kv.placed_since.saturating_add(blocks);
+            Kv::Reported(kv) => kv.place(request, blocks),
+        }
+    }
+
+    /// Gives back the blocks of a request that has left. True if that may have changed the device's row.
+    #[inline]
+    pub fn close(&mut self, request: RequestId) -> bool {
+        match &mut self.kv {
+            Kv::Owned(pool) => {
+                pool.close(request);
+                true
             }
+            Kv::Reported(kv) => kv.end(request),
         }
     }
 

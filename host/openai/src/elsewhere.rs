@@ -1,13 +1,13 @@
 //! Paths that only servers elsewhere answer: responses, reranking and more, and paths that
 //! nobody here knows.
 //!
-//! Of a body that is a JSON object the model, hints and sizes are read, if they are there. Any other
-//! body goes through unread, to any server.
+//! Of a body that is a JSON object the model, hints and sizes are read, if they are there; of a form with files, the
+//! model. Any other body goes through unread, to any server.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use pointsman_driver::message::Submission;
 use pointsman_events::Micros;
 use pointsman_executor::job::Job;
@@ -22,9 +22,10 @@ use super::asked::asked;
 use super::conversation::beginnings_elsewhere;
 use super::document::placed_response;
 use super::inflow::{Part, mixed};
+use super::passed_prompt::{PassedPrompt, tokens_of_file};
 use super::passing::{self, Passage};
 use super::target::Target;
-use super::{Caller, CompletionKind, EVENT_STREAM, pace, read_call, relay, submit};
+use super::{Caller, CompletionKind, EVENT_STREAM, multipart, pace, read_call, relay, submit};
 use crate::hints::{self, BODY_FIELD};
 
 /// The response of a server elsewhere.
@@ -98,9 +99,11 @@ pub(super) fn understand(
 ) -> Result<Submission, ApiError> {
     let body = Bytes::from_owner(body);
     let catalog = caller.holder.view(app.catalog());
+    let read = Fields::parse(&body).ok();
+    let other_tokens = read.is_none().then(|| tokens_of_file(body.len()));
     // What is no object has no fields.
-    let mut fields = Fields::parse(&body).unwrap_or_else(|_unread| Fields::none(str::to_owned));
-    let target = Target::elsewhere(&mut fields, &catalog)?;
+    let mut fields = read.unwrap_or_else(|| Fields::none(str::to_owned));
+    let target = Target::elsewhere(model(&caller.headers, &mut fields, &body)?, &catalog)?;
     let hinted = fields.take(BODY_FIELD);
     let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
     let remotes = target.remotes(hints.allowed.as_deref());
@@ -113,12 +116,13 @@ pub(super) fn understand(
         let of = (caller.tenant(), target.name.as_deref());
         hints.conversation = beginnings_elsewhere(&fields, of);
     }
-    let prompt_tokens = passing::prompt_tokens(&fields);
+    let passed = PassedPrompt::of(&fields);
+    let prompt_tokens = other_tokens.unwrap_or_else(|| passed.tokens());
     if kind == CompletionKind::Chat {
-        hints = passing::fit(&target, prompt_tokens, &fields, hints);
+        let measure = (prompt_tokens, || passed.is_measured());
+        hints = passing::fit(&target, measure, &fields, hints);
     }
-    let sharing = (app.settings.prefix_cache, caller.tenant());
-    let prompt_blocks = passing::prompt_blocks(&fields, sharing);
+    let prompt_blocks = passed.blocks((app.settings.prefix_cache, caller.tenant()));
     let trace = Some(Box::new(trace::origin(
         passage.operation(),
         &caller.headers,
@@ -136,6 +140,16 @@ pub(super) fn understand(
         hints,
         trace,
     })
+}
+
+/// The name of the model in a body, if it has one: in its fields, or as a field of a form.
+fn model(
+    headers: &HeaderMap,
+    fields: &mut Fields<'_>,
+    body: &[u8],
+) -> Result<Option<String>, ApiError> {
+    let name: Option<String> = fields.take_as("model", "a text", |_| true)?;
+    Ok(name.or_else(|| multipart::field(headers, body, "model")))
 }
 
 /// The refusal of a request that only a server elsewhere could answer, and none may.

@@ -1,21 +1,17 @@
 //! Requests that may be passed on to servers elsewhere: byte for byte, and read no further than
 //! decisions need.
-//!
-//! A prompt that is not tokenised here is measured by its bytes.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, Request};
 use pointsman_driver::message::Hints;
 use pointsman_driver::spans::Operation;
-use pointsman_events::PromptBlocks;
 use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall, Rooms};
 use pointsman_http::fields::{Fields, read_whole};
 use serde_json::value::RawValue;
 
 use super::{COMPLETION_TOKENS, CompletionKind};
 use crate::hints::BODY_FIELD;
-use crate::prefix;
 use crate::target::Target;
 
 /// The way of a request that is passed on: its method and path.
@@ -26,30 +22,12 @@ pub(super) struct Passage {
     operation: Operation,
 }
 
-/// Bytes of JSON that are taken for a token of a prompt: the four characters that a token of English
-/// text has on average.
-const TOKEN_BYTES: usize = 4;
 /// Tokens that a chat without a bound is taken to generate at most.
 const CHAT_TOKENS: u32 = 4096;
 
-/// Fields with the prompt of a request, of all the interfaces that are passed on, in the order in which
-/// chat templates have them.
-const PROMPT_FIELDS: [&str; 8] = [
-    "tools",
-    "system",
-    "instructions",
-    "messages",
-    "prompt",
-    "input",
-    "query",
-    "documents",
-];
 /// Fields with the bound on the tokens of an answer.
 pub(super) const BOUND_FIELDS: [&str; 3] =
     ["max_completion_tokens", "max_tokens", "max_output_tokens"];
-
-/// Texts of prompts that have files in them: as addresses that are their own contents (RFC 2397), and as OpenAI has sound.
-const FILE_MARKS: [&str; 2] = [";base64,", "\"input_audio\""];
 
 /// Headers of a request that are about its sender, and are not passed on. An encoding of the answer
 /// would hide the tokens it took.
@@ -130,32 +108,6 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
     passed
 }
 
-/// Tokens of the prompt in `fields`, as well as they can be told from its bytes; at least 1.
-pub(super) fn prompt_tokens(fields: &Fields<'_>) -> u32 {
-    let prompts = PROMPT_FIELDS.iter().filter_map(|name| fields.get(name));
-    let tokens: usize = prompts.map(tokens_of).sum();
-    u32::try_from(tokens).unwrap_or(u32::MAX).max(1)
-}
-
-/// The full blocks of the prompt in `fields`, as its bytes are: what templates put first comes first. They
-/// say nothing but that one prompt begins as another did.
-pub(super) fn prompt_blocks(fields: &Fields<'_>, sharing: prefix::Sharing<'_>) -> PromptBlocks {
-    let parts = PROMPT_FIELDS.iter().filter_map(|name| fields.get(name));
-    let parts: Vec<&str> = parts.map(RawValue::get).collect();
-    prefix::blocks_of_text(&parts, TOKEN_BYTES, sharing)
-}
-
-/// Tokens of a part of a prompt: its numbers, where it is a list of them.
-fn tokens_of(value: &RawValue) -> usize {
-    let json = value.get();
-    let inner = json.trim_start_matches(['[', ' ', '\n', '\t', '\r']);
-    let is_numbers = inner.len() < json.len() && inner.starts_with(|c: char| c.is_ascii_digit());
-    if is_numbers {
-        return json.bytes().filter(|byte| *byte == b',').count() + 1;
-    }
-    json.len().div_ceil(TOKEN_BYTES)
-}
-
 /// Tokens that are generated at most, as the client says or as is usual.
 pub(super) fn output_tokens(kind: CompletionKind, fields: &Fields<'_>) -> u32 {
     let unasked = match kind {
@@ -180,23 +132,12 @@ pub(super) fn context_tokens(prompt_tokens: u32, fields: &Fields<'_>) -> u64 {
 /// Keeps a request to the executors whose context has room, as far as the bytes of its prompt tell.
 pub(super) fn fit(
     target: &Target<'_>,
-    prompt_tokens: u32,
+    (prompt_tokens, is_measured): (u32, impl FnOnce() -> bool),
     fields: &Fields<'_>,
     hints: Hints,
 ) -> Hints {
     let needed = context_tokens(prompt_tokens, fields);
-    target.fit(needed, || !is_measured(fields), hints)
-}
-
-/// False if the bytes of a prompt say nothing of its length: files are in it, or it is several prompts.
-fn is_measured(fields: &Fields<'_>) -> bool {
-    let several = fields.get("prompt").is_some_and(|prompt| {
-        let in_list = prompt.get().strip_prefix('[').map(str::trim_start);
-        in_list.is_some_and(|first| !first.starts_with(|c: char| c.is_ascii_digit()))
-    });
-    let mut parts = PROMPT_FIELDS.iter().filter_map(|name| fields.get(name));
-    let has_files = |part: &RawValue| FILE_MARKS.iter().any(|mark| part.get().contains(mark));
-    !several && !parts.any(has_files)
+    target.fit(needed, || !is_measured(), hints)
 }
 
 /// The body without the host's own field, whose value is `hints`; all else is as it came.
@@ -262,46 +203,6 @@ mod tests {
             (r#"{"p\u006fintsman": {}}"#, r#"{"p\u006fintsman": {}}"#),
         ] {
             assert_eq!(stripped(body), expected, "{body}");
-        }
-    }
-
-    #[test]
-    fn a_prompt_is_measured_by_its_bytes_or_counted_if_it_is_tokens() {
-        for (body, tokens) in [
-            (r#"{"prompt": "12345678901234"}"#, 4),
-            (r#"{"prompt": [1, 2, 3]}"#, 3),
-            (r#"{"input": [[1, 2], [3]]}"#, 3),
-            (r#"{"input": ["some", "text"]}"#, 4),
-            (
-                r#"{"messages": [{"role": "user", "content": "hello"}], "stream": true}"#,
-                10,
-            ),
-            ("{}", 1),
-        ] {
-            let fields = Fields::parse(body.as_bytes()).unwrap();
-            assert_eq!(prompt_tokens(&fields), tokens, "{body}");
-        }
-    }
-
-    #[test]
-    fn bytes_of_files_and_of_several_prompts_measure_no_prompt() {
-        for (body, expected) in [
-            (r#"{"prompt": "text"}"#, true),
-            (r#"{"prompt": [ 1, 2]}"#, true),
-            (r#"{"prompt": ["one", "two"]}"#, false),
-            (r#"{"prompt": [[1, 2], [3]]}"#, false),
-            (r#"{"messages": [{"content": "base64"}]}"#, true),
-            (
-                r#"{"messages": [{"content": [{"image_url": {"url": "data:image/png;base64,AAAA"}}]}]}"#,
-                false,
-            ),
-            (
-                r#"{"messages": [{"content": [{"type": "input_audio", "input_audio": {}}]}]}"#,
-                false,
-            ),
-        ] {
-            let fields = Fields::parse(body.as_bytes()).unwrap();
-            assert_eq!(is_measured(&fields), expected, "{body}");
         }
     }
 

@@ -7,6 +7,8 @@ use pointsman_events::{BlockHash, PromptBlocks};
 use pointsman_http::PrefixCache;
 use sha2::{Digest, Sha256};
 
+use super::passed_prompt::{FILE_TOKENS, Piece};
+
 /// Tokens of a block of a prompt that is not tokenised here.
 const TEXT_BLOCK_TOKENS: usize = 64;
 
@@ -35,10 +37,10 @@ pub(super) fn blocks(
     }
 }
 
-/// The full blocks of a tenant's prompt that is not tokenised here: parts of JSON, one after the other, of
-/// which so many bytes are taken for a token. None where nobody may share them.
-pub(super) fn blocks_of_text(
-    parts: &[&str],
+/// The full blocks of a tenant's prompt that is not tokenised here: pieces of JSON, one after the other, of
+/// whose texts so many bytes are taken for a token. None where nobody may share them.
+pub(super) fn blocks_of_text<'b>(
+    pieces: impl IntoIterator<Item = Piece<'b>>,
     token_bytes: usize,
     sharing: Sharing<'_>,
 ) -> PromptBlocks {
@@ -46,10 +48,16 @@ pub(super) fn blocks_of_text(
         return PromptBlocks::default();
     };
     let mut hashes = Vec::new();
-    for part in parts {
-        let full = part
-            .as_bytes()
-            .chunks_exact(TEXT_BLOCK_TOKENS * token_bytes);
+    for piece in pieces {
+        let text = match piece {
+            Piece::Text(text) => text.as_bytes(),
+            Piece::File(contents) => {
+                hashes.push(chain.next([contents]));
+                hashes.extend((1..FILE_TOKENS / TEXT_BLOCK_TOKENS).map(|_| chain.next([[]])));
+                continue;
+            }
+        };
+        let full = text.chunks_exact(TEXT_BLOCK_TOKENS * token_bytes);
         // Too few for a block of their own, these still tell what follows from what follows others.
         let rest = full.remainder();
         hashes.extend(full.map(|block| chain.next([block])));
@@ -137,7 +145,10 @@ mod tests {
     /// A block has 64 tokens of 4 bytes.
     #[test]
     fn a_text_is_hashed_by_its_bytes_part_by_part() {
-        let of = |parts: &[&str]| blocks_of_text(parts, 4, (PrefixCache::Shared, "a")).hashes;
+        fn blocks_of(parts: &[&str], sharing: Sharing<'_>) -> PromptBlocks {
+            blocks_of_text(parts.iter().map(|part| Piece::Text(part)), 4, sharing)
+        }
+        let of = |parts: &[&str]| blocks_of(parts, (PrefixCache::Shared, "a")).hashes;
         let text = "x".repeat(700);
         let whole = of(&[&text]);
         assert_eq!(whole.len(), 2, "only full blocks count");
@@ -150,13 +161,13 @@ mod tests {
         assert_ne!(of(&["[]", &text])[0], whole[0]);
         assert_ne!(of(&["[]", &text]), of(&["{}", &text]));
         assert_eq!(
-            blocks_of_text(&[&text], 4, (PrefixCache::Off, "a")),
+            blocks_of(&[&text], (PrefixCache::Off, "a")),
             PromptBlocks {
                 tokens_per_block: 0,
                 hashes: Vec::new()
             }
         );
-        let own = blocks_of_text(&[&text], 4, (PrefixCache::Tenant, "a"));
+        let own = blocks_of(&[&text], (PrefixCache::Tenant, "a"));
         assert_ne!(own.hashes, whole);
         assert_eq!(own.tokens_per_block, 64);
     }

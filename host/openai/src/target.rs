@@ -52,15 +52,11 @@ impl<'c> Target<'c> {
         }
     }
 
-    /// Takes the model of a request that only servers elsewhere answer; it may name none.
+    /// The model of a request that only servers elsewhere answer; it may name none.
     ///
     /// # Errors
     /// If there is no such model.
-    pub(super) fn elsewhere(
-        fields: &mut Fields<'_>,
-        catalog: &'c Catalog,
-    ) -> Result<Self, ApiError> {
-        let name: Option<String> = fields.take_as("model", "a text", |_| true)?;
+    pub(super) fn elsewhere(name: Option<String>, catalog: &'c Catalog) -> Result<Self, ApiError> {
         let model = match &name {
             Some(name) => Cow::Borrowed(models::find(catalog, name)?),
             None => Cow::Owned(ModelEntry {

@@ -5,6 +5,7 @@
 //! for something that engines do not build goes to the servers, where there are any that serve its
 //! model.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use pointsman_http::{App, RequestBody, trace};
 use super::asked::asked;
 use super::conversation::beginnings;
 use super::params::{self, Params, Transfer};
+use super::passed_prompt::PassedPrompt;
 use super::passing::{self, Passage};
 use super::prompt::{Conversation, Prompt, PromptReader};
 use super::target::Target;
@@ -82,17 +84,18 @@ pub(super) fn understand(
         (&target, &catalog, caller.tenant()),
         fields.clone(),
     );
+    let passed = LazyCell::new(|| PassedPrompt::of(&fields));
     let (mut local, hints) = match read {
         // Another server makes several choices itself, of one request.
         Ok(local) if local.works.len() == 1 || remotes.is_empty() => (local, hints),
         Err(error) if remotes.is_empty() => return Err(error),
         Ok(_) | Err(_) => {
             let sharing = (app.settings.prefix_cache, caller.tenant());
-            let local = Local::none(kind, &fields, sharing);
+            let local = Local::none(kind, &fields, passed.blocks(sharing));
             (local, target.keep_to(&remotes, hints))
         }
     };
-    let (mut hints, prompt_tokens) = fitted(&target, &local.works, &fields, hints);
+    let (mut hints, prompt_tokens) = fitted(&target, &local.works, (&fields, &passed), hints);
     let trace = Some(Box::new(trace::origin(
         passage.operation(),
         &caller.headers,
@@ -125,16 +128,20 @@ pub(super) fn understand(
 }
 
 /// The hints with which a request goes where the context has room, and the tokens of its longest prompt.
-fn fitted(
+fn fitted<'b>(
     target: &Target<'_>,
     works: &[(Job, PromptBlocks)],
-    fields: &Fields<'_>,
+    (fields, passed): (
+        &Fields<'b>,
+        &LazyCell<PassedPrompt<'b>, impl FnOnce() -> PassedPrompt<'b>>,
+    ),
     hints: Hints,
 ) -> (Hints, u32) {
     match works.iter().map(|(job, _)| job.prompt.len()).max() {
         None | Some(0) => {
-            let tokens = passing::prompt_tokens(fields);
-            (passing::fit(target, tokens, fields, hints), tokens)
+            let tokens = passed.tokens();
+            let measure = (tokens, || passed.is_measured());
+            (passing::fit(target, measure, fields, hints), tokens)
         }
         Some(read_here) => {
             let tokens = u32::try_from(read_here).unwrap_or(u32::MAX);
@@ -263,7 +270,10 @@ pub fn route_query(
     let asked = fields.clone();
     let size = route_size(app, (&target, &catalog, caller.tenant()), &mut fields)?;
     let hints = target.narrow(hints);
-    let hints = passing::fit(&target, size.prompt_tokens, &asked, hints);
+    let measure = (size.prompt_tokens, || {
+        PassedPrompt::of(&asked).is_measured()
+    });
+    let hints = passing::fit(&target, measure, &asked, hints);
     Ok(RouteQuery {
         model: target.name.clone(),
         tenant: caller.tenant().to_owned(),
@@ -287,14 +297,18 @@ fn route_size(
     };
     let model = &*target.model;
     let Some(reader) = PromptReader::of(model) else {
-        let output_tokens_max = passing::output_tokens(kind, fields);
+        let (prompt_tokens, prompt_blocks) = match length {
+            Some(length) => (length, PromptBlocks::default()),
+            None => {
+                let passed = PassedPrompt::of(fields);
+                let blocks = passed.blocks((app.settings.prefix_cache, tenant));
+                (passed.tokens(), blocks)
+            }
+        };
         return Ok(RequestSize {
-            prompt_tokens: length.unwrap_or_else(|| passing::prompt_tokens(fields)),
-            prompt_blocks: match length {
-                Some(_) => PromptBlocks::default(),
-                None => passing::prompt_blocks(fields, (app.settings.prefix_cache, tenant)),
-            },
-            output_tokens_max,
+            prompt_tokens,
+            prompt_blocks,
+            output_tokens_max: passing::output_tokens(kind, fields),
         });
     };
     let params = Params::take(fields, kind, reader.text.defaults())?;
@@ -400,10 +414,10 @@ fn output_bound(
 
 impl Local {
     /// A request that no engine reads.
-    fn none(kind: CompletionKind, fields: &Fields<'_>, sharing: prefix::Sharing<'_>) -> Self {
+    fn none(kind: CompletionKind, fields: &Fields<'_>, prompt_blocks: PromptBlocks) -> Self {
         let job = Job::new(Vec::new(), passing::output_tokens(kind, fields));
         Self {
-            works: vec![(job, passing::prompt_blocks(fields, sharing))],
+            works: vec![(job, prompt_blocks)],
             of_prompt: 1,
             transfer: Transfer::Whole,
             calls: None,

@@ -179,6 +179,56 @@ fn stored(world: &mut World, tier: Tier, hashes: &[u128]) {
     world.input(Input::PrefixesReported(tier, event));
 }
 
+/// A server elsewhere with two slots, which reports eight blocks, of which so many are free.
+fn elsewhere(world: &mut World, blocks_free: u32) -> DeviceId {
+    let device = device_elsewhere(world, KvSpec::Remote);
+    executor_with(world, device, |spec, _| {
+        spec.kind = ExecutorKind::Remote;
+        spec.preempts = false;
+        spec.slots_total = 2;
+    });
+    let report = KvReport {
+        block_bytes: 1,
+        blocks_total: 8,
+        blocks_free,
+        blocks_cached: 0,
+        blocks_evicted_total: 0,
+    };
+    world.input(Input::KvReported(device, report));
+    device
+}
+
+/// Tests that requests that end between two reports leave room: an idle server may report the same for ever.
+#[test]
+fn blocks_of_what_has_ended_at_a_server_elsewhere_are_free_before_its_next_report() {
+    let mut world = world();
+    elsewhere(&mut world, 4);
+    let first = arrive(&mut world, request(10, 8));
+    let second = arrive(&mut world, request(10, 8));
+    assert!(is_running(&world, first));
+    assert!(is_queued(&world, second), "each takes three of four");
+    assert!(world.run_out(END));
+    for id in [first, second] {
+        let finished = Outcome::Finished { output_tokens: 8 };
+        assert_eq!(world.outcome(id), Some(finished));
+    }
+}
+
+#[test]
+fn what_a_server_elsewhere_has_of_a_prompt_takes_no_blocks_there() {
+    let mut world = world();
+    let device = elsewhere(&mut world, 2);
+    let new = || with_hashes(&PREFIX, request(10, 8));
+    let unknown = arrive(&mut world, new());
+    assert!(is_queued(&world, unknown), "it takes three of two");
+    stored(&mut world, Tier::Device(device), &PREFIX);
+    let known = arrive(&mut world, new());
+    assert!(is_running(&world, unknown) && is_running(&world, known));
+    let third = arrive(&mut world, request(2, 8));
+    assert!(is_queued(&world, third));
+    assert!(world.run_out(END));
+}
+
 /// The cached part of a prompt, as the policy was told last: executor and tokens on device, in host
 /// memory, on disk; the floor; the shared cache.
 fn told(world: &World) -> (Vec<(ExecutorId, [u32; 3])>, u32, u32) {

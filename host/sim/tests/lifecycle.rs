@@ -187,45 +187,40 @@ fn a_request_that_can_never_fit_is_refused_at_arrival_with_the_numbers() {
     assert_nothing_held(&mut world);
 }
 
+/// Tests that a prompt whose tokens are a guess is the server's to refuse.
 #[test]
-fn a_prompt_larger_than_all_that_a_server_elsewhere_reports_is_refused_and_one_that_waits_when_it_is_told()
- {
+fn a_prompt_larger_than_all_that_a_server_elsewhere_reports_goes_there_once_half_of_it_is_free() {
     let mut world = world();
     let device = device_elsewhere(&mut world, KvSpec::Remote);
     let executor = executor_with(&mut world, device, |spec, _| {
         spec.kind = ExecutorKind::Remote;
         spec.preempts = false;
     });
-    let running = arrive(&mut world, request(2, 8));
-    let waiting = arrive(&mut world, request(16, 1));
-    assert!(is_running(&world, running) && is_queued(&world, waiting));
-    world.input(Input::KvReported(
-        device,
-        KvReport {
+    let report = |world: &mut World, blocks_free| {
+        let report = KvReport {
             block_bytes: 1,
-            blocks_total: 4,
-            blocks_free: 4,
+            blocks_total: 5,
+            blocks_free,
             blocks_cached: 0,
             blocks_evicted_total: 0,
-        },
-    ));
-    world.settle();
-    assert!(matches!(
-        world.outcome(waiting),
-        Some(Outcome::Refused(RefusedWhy::Unserved { .. }))
-    ));
-    let late = arrive(&mut world, request(16, 1));
-    let why = RefusedWhy::NeverFits {
-        blocks_needed: 5,
-        blocks_total: 4,
+        };
+        world.input(Input::KvReported(device, report));
+        world.settle();
     };
-    assert_eq!(world.outcome(late), Some(Outcome::Refused(why)));
-    // The server makes room for what an answer may take, or ends it.
-    let fits = arrive(&mut world, request(15, 90));
+    report(&mut world, 2);
+    let ids = [request(20, 1), request(400, 90)].map(|new| arrive(&mut world, new));
+    assert!(
+        ids.iter().all(|id| is_queued(&world, *id)),
+        "half of 5 is 3"
+    );
+    report(&mut world, 3);
+    assert!(is_running(&world, ids[0]));
     assert!(world.run_out(END));
-    assert_eq!(placements(&world, fits), [executor]);
-    let finished = Outcome::Finished { output_tokens: 90 };
-    assert_eq!(world.outcome(fits), Some(finished));
+    for (id, output_tokens) in ids.into_iter().zip([1, 90]) {
+        assert_eq!(placements(&world, id), [executor]);
+        let finished = Outcome::Finished { output_tokens };
+        assert_eq!(world.outcome(id), Some(finished));
+    }
 }
 
 /// Tests that a policy that goes by the rows is not refused for what it was not told.

@@ -5,6 +5,7 @@
 
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Place, Seat};
+use crate::mirror::Mirror;
 use crate::wire::routing::{Choice, Verdict};
 use crate::wire::types::{Cached, ExecutorKind, Overlap, Request, RequestClass};
 
@@ -59,17 +60,32 @@ static NOTHING_CACHED: Cached = Cached {
 
 /// Blocks that a placement takes on an executor that reports paged KV: for the prompt and the
 /// first token, and for all that the request may generate where nobody could make room for it later: by
-/// preempting, as the host does, or as a server elsewhere does for itself.
+/// preempting, as the host does, or as a server elsewhere does for itself. There what it holds of the prompt takes none,
+/// and since the tokens of a prompt are a guess, nothing takes more than half of all.
 #[inline]
-pub(crate) fn blocks_for(request: &Request, executor: &Executor<'_>) -> Option<u64> {
-    let tokens_per_block = executor.tokens_per_block()?;
+pub(crate) fn blocks_for(
+    mirror: &Mirror,
+    request: &Request,
+    executor: &Executor<'_>,
+    cached_tokens: impl FnOnce() -> u64,
+) -> Option<u64> {
+    let tokens_per_block = u64::from(executor.tokens_per_block()?);
     let bound = tokens_bound(request);
-    let tokens = if executor.info.preempts || executor.info.kind == ExecutorKind::Remote {
-        tokens_at_start(request).min(bound)
-    } else {
-        bound
-    };
-    Some(tokens.div_ceil(u64::from(tokens_per_block)))
+    let start = tokens_at_start(request)
+        .min(bound)
+        .div_ceil(tokens_per_block);
+    if executor.info.kind == ExecutorKind::Remote {
+        let device = mirror.device(executor.info.device);
+        let half = device.map_or(u64::MAX, |device| {
+            u64::from(device.blocks_total).div_ceil(2)
+        });
+        let cached = cached_tokens() / tokens_per_block;
+        return Some(start.saturating_sub(cached).min(half));
+    }
+    match executor.info.preempts {
+        true => Some(start),
+        false => Some(bound.div_ceil(tokens_per_block)),
+    }
 }
 
 /// Tokens of the prompt and the first output token.
@@ -157,7 +173,11 @@ impl<'a> Case<'a> {
     #[must_use]
     #[inline]
     pub fn blocks_on(&self, executor: &Executor<'_>) -> Option<u64> {
-        blocks_for(self.request, executor)
+        let cached_tokens = || {
+            let overlap = self.overlap(executor.id());
+            overlap.map_or(0, |overlap| u64::from(overlap.device_tokens))
+        };
+        blocks_for(self.fleet.mirror, self.request, executor, cached_tokens)
     }
 
     /// Tokens of the prompt that an executor is listed as holding.
@@ -201,7 +221,7 @@ impl<'a> Case<'a> {
     }
 
     /// Checks that the executor's device, were it empty, had the blocks for all that the request may
-    /// need; at a server elsewhere, which makes room for itself and ends what finds none, for its prompt.
+    /// need. A server elsewhere knows that for itself: the tokens of a prompt are a guess there.
     #[inline]
     fn check_could_fit(&self, executor: &Executor<'_>) -> Result<(), Obstacle> {
         let (Some(tokens_per_block), Some(device)) = (
@@ -210,14 +230,8 @@ impl<'a> Case<'a> {
         ) else {
             return Ok(());
         };
-        let tokens = match executor.info.kind {
-            ExecutorKind::Remote => self.tokens(),
-            ExecutorKind::Cuda | ExecutorKind::Cpu | ExecutorKind::Simulated => {
-                tokens_bound(self.request)
-            }
-        };
         let room = u64::from(device.blocks_total) * u64::from(tokens_per_block);
-        if tokens > room {
+        if tokens_bound(self.request) > room && executor.info.kind != ExecutorKind::Remote {
             return Err(Obstacle::NeverFits);
         }
         Ok(())

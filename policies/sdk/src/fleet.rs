@@ -3,7 +3,7 @@
 use crate::executor::Executor;
 use crate::mirror::Mirror;
 use crate::placements::{BatchPlacements, NOTHING_PLACED, PlacementCounts};
-use crate::wire::types::Health;
+use crate::wire::types::{ExecutorKind, Health};
 
 /// The fleet, with the earlier placements of the batch counted.
 #[derive(Clone, Copy, Debug)]
@@ -76,8 +76,9 @@ impl<'a> Fleet<'a> {
     }
 
     /// Tokens of prompt and first output token that an executor may have room for: 0 where it has
-    /// no place at all, `u64::MAX` where it reports no paged KV. Blocks that the batch takes are
-    /// not counted, so a request with more tokens has no room there, and one with fewer may have.
+    /// no place at all, `u64::MAX` where it reports no paged KV, and at a server elsewhere that has a block to give: it
+    /// may hold the rest. Blocks that the batch takes are not counted, so a request with more tokens has no room there,
+    /// and one with fewer may have.
     #[must_use]
     #[inline]
     pub fn open_tokens(self, executor: &Executor<'_>) -> u64 {
@@ -88,11 +89,13 @@ impl<'a> Fleet<'a> {
     }
 
     /// Tokens that the free and cached blocks of an executor's device hold, where it reports paged
-    /// KV.
+    /// KV and these are all that a request can have there.
     pub(crate) fn tokens_free(self, executor: &Executor<'_>) -> Option<u64> {
         let device = self.mirror.device(executor.info.device)?;
         let tokens_per_block = executor.tokens_per_block()?;
-        Some(device.blocks_available() * u64::from(tokens_per_block))
+        let available = device.blocks_available();
+        let is_all = available == 0 || executor.info.kind != ExecutorKind::Remote;
+        is_all.then(|| available * u64::from(tokens_per_block))
     }
 
     /// Requests placed on an executor: running, and placed but not started.

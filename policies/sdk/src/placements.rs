@@ -131,7 +131,7 @@ impl BatchPlacements {
                 self.models_touched.push(at);
             }
         }
-        if let Some(blocks) = blocks_for(request, executor) {
+        if let Some(blocks) = blocks_for(mirror, request, executor, || 0) {
             counts.blocks += blocks;
             if let Some(at) = mirror.device_position(executor.info.device) {
                 *grown(&mut self.devices, at) += blocks;

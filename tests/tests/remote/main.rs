@@ -2,6 +2,7 @@
 
 mod continuation;
 mod failures;
+mod files;
 mod llama_cpp;
 mod passing;
 mod paths;

@@ -199,7 +199,7 @@ fn what_is_written_replaces_the_default_and_nothing_else() {
     assert_eq!(config.listen.to_string(), "[::1]:9000");
     assert_eq!(config.drain.as_secs(), 120);
     assert_eq!(config.http.body_bytes_max, 1 << 20);
-    assert_eq!(config.http.bodies_bytes_max, 96 << 20);
+    assert_eq!(config.http.bodies_bytes_max, 512 << 20);
     assert_eq!(config.http.read_timeout.as_millis(), 500);
     assert_eq!(config.http.write_timeout.as_secs(), 30);
     assert!(!config.http.metrics_public);
@@ -224,8 +224,8 @@ fn what_is_written_replaces_the_default_and_nothing_else() {
     assert_eq!(policies.settings[0].1["affinity-bonus"], 3);
     assert_eq!(policies.limits.memory_bytes, 1_000_000);
     // What is not written grows with what is.
-    let large = load("http.body-max = '256MiB'").unwrap();
-    assert_eq!(large.http.bodies_bytes_max, 256 << 20);
+    let large = load("http.body-max = '1GiB'").unwrap();
+    assert_eq!(large.http.bodies_bytes_max, 1 << 30);
     let large = load("journal.file-size = '1GiB'").unwrap();
     assert_eq!(large.journal.settings.total_bytes, 2 << 30);
     assert_eq!(config.patience.back_off_max_micros, 20_000_000);

@@ -176,7 +176,7 @@ fn a_value_out_of_its_range_is_refused_with_the_range() {
         ),
         (
             "[http]\nbodies-max = '3MiB'",
-            "pointsman.toml:2:14: http.bodies-max must be from 4MiB to 1TiB, not 3MiB",
+            "pointsman.toml:2:14: http.bodies-max must be from 32MiB to 1TiB, not 3MiB",
         ),
         (
             "[http]\nreading-queue-max = -1",

@@ -136,6 +136,26 @@ async fn a_head_or_body_that_trickles_has_no_more_time_than_one_that_stops() {
     }
 }
 
+/// Tests a line that brings eight megabytes in forty seconds, with a timeout of twenty.
+#[tokio::test]
+async fn a_large_body_has_more_time_the_more_of_it_has_come() {
+    let limit = Duration::from_secs(20);
+    let mut stage = Stage::with(|config| config.http.read_timeout = limit).await;
+    let mut client = stage.client().await;
+    let body = format!("{{\"model\": \"{}\"}}", "x".repeat(8 << 20));
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length";
+    client.send(format!("{head}: {}\r\n\r\n", body.len())).await;
+    let (most, rest) = body.split_at(8 << 20);
+    client.send(most.to_owned()).await;
+    tokio::time::pause();
+    tokio::time::sleep(limit * 2).await;
+    tokio::time::resume();
+    client.send(rest.to_owned()).await;
+    let (status, code, _) = client.answer().await.error();
+    assert_eq!((status, &*code), (404, "model_not_found"));
+    stage.expect_silence();
+}
+
 #[tokio::test]
 async fn an_idle_connection_is_closed_in_the_end() {
     let stage = Stage::open().await;

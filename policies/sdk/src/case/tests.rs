@@ -137,9 +137,25 @@ fn what_all_blocks_are_too_few_for_never_fits() {
     check(of(ExecutorKind::Simulated, 10), Ok(Seat::Slot));
     let never = Err(Obstacle::NeverFits);
     check(of(ExecutorKind::Simulated, 9), never);
-    // A server elsewhere makes room for itself, so only the prompt has to fit.
+    // A server elsewhere makes room for itself, and knows which prompts are too long for it.
     check(of(ExecutorKind::Remote, 7), Ok(Seat::Slot));
-    check(of(ExecutorKind::Remote, 6), never);
+    check(of(ExecutorKind::Remote, 1), Ok(Seat::Slot));
+}
+
+#[test]
+fn at_a_server_elsewhere_half_of_all_blocks_are_enough_for_any_prompt() {
+    let mut elsewhere = setup();
+    elsewhere.info.kind = ExecutorKind::Remote;
+    elsewhere.device.blocks_total = 9;
+    elsewhere.device.blocks_free = 5;
+    elsewhere.request.prompt_tokens = 1000;
+    check(elsewhere, Ok(Seat::Slot));
+    let mut short = setup();
+    short.info.kind = ExecutorKind::Remote;
+    short.device.blocks_total = 9;
+    short.device.blocks_free = 4;
+    short.request.prompt_tokens = 1000;
+    check(short, Err(Obstacle::NoBlocks));
 }
 
 #[test]

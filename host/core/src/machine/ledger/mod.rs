@@ -204,7 +204,7 @@ impl Ledger {
     }
 
     /// Marks the row of a device whose blocks came or went by the machine's own books; where others
-    /// keep them, the row changes with their report, and with a placement, only.
+    /// keep them, the row changes with their report, with a placement and its end, only.
     pub(super) fn touch_blocks(&mut self, id: DeviceId, out: &mut Outbox) {
         if self[id].pool().is_some() {
             self.touch_device(id, out);

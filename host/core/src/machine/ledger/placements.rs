@@ -47,7 +47,7 @@ pub(crate) fn blocks_at_start(request: &Request, executor: &Executor) -> u32 {
 impl Ledger {
     /// Checks that prompt and output bound fit the executor's device when it is empty. A request
     /// that does not fit would run short of blocks that nobody's leaving could give it. A server
-    /// elsewhere ends an answer that it has no more room for, so there the prompt must fit.
+    /// elsewhere knows for itself: the tokens of a prompt are a guess there.
     pub(crate) fn could_ever_place(
         &self,
         request: &Request,
@@ -57,13 +57,8 @@ impl Ledger {
         let Some((total, tokens_per_block)) = total.zip(executor.spec.tokens_per_block) else {
             return Ok(());
         };
-        let needed = match executor.spec.kind {
-            ExecutorKind::Remote => blocks_at_start(request, executor),
-            ExecutorKind::Cuda | ExecutorKind::Cpu | ExecutorKind::Simulated => {
-                blocks_for(request.tokens_bound(), tokens_per_block)
-            }
-        };
-        if needed > total {
+        let needed = blocks_for(request.tokens_bound(), tokens_per_block);
+        if needed > total && executor.spec.kind != ExecutorKind::Remote {
             return Err(RefusalCause::NeverFits { needed, total });
         }
         Ok(())
@@ -86,14 +81,31 @@ impl Ledger {
             return Err(RefusalCause::ModelsMax);
         }
         self.can_run(request.row.model)?;
-        let needed = blocks_at_start(request, executor);
         let device = &self[executor.spec.device];
-        match device.available_for(shareable_prefix(request, executor)) {
-            Some(available) if needed > available => {
+        let prefix = shareable_prefix(request, executor);
+        let needed = blocks_at_start(request, executor);
+        let fits_elsewhere = |available| {
+            let hits = self.hits_on(device, prefix);
+            device.pool().is_none() && self.blocks_elsewhere(request, executor, hits) <= available
+        };
+        match device.available_for(prefix) {
+            Some(available) if needed > available && !fits_elsewhere(available) => {
                 Err(RefusalCause::NoBlocks { needed, available })
             }
             Some(_) | None => Ok(into),
         }
+    }
+
+    /// The number of blocks that a request takes at a server elsewhere which has so many leading blocks of its
+    /// prompt. The tokens of a prompt are a guess there: beyond half of all blocks it waits for no more of them.
+    fn blocks_elsewhere(&self, request: &Request, executor: &Executor, hits: u32) -> u32 {
+        let per_hit = shareable_prefix(request, executor).tokens_per_block();
+        let per_block = executor.spec.tokens_per_block.unwrap_or(u32::MAX).max(1);
+        let cached = hits.saturating_mul(per_hit) / per_block;
+        let total = self[executor.spec.device].memory.blocks_total();
+        let most = total.map_or(u32::MAX, |total| total.div_ceil(2));
+        let blocks = blocks_at_start(request, executor);
+        blocks.saturating_sub(cached).min(most)
     }
 }
 
@@ -160,13 +172,16 @@ impl Ledger {
         out: &mut Outbox,
     ) -> u32 {
         let record = &self[executor];
-        let blocks = blocks_at_start(request, record);
         let device = record.spec.device;
         let prefix = shareable_prefix(request, record);
         let lease = (request.id(), executor);
         let books = &self[device];
         let is_reported = books.pool().is_none();
         let reported = is_reported.then(|| self.hits_on(books, prefix));
+        let blocks = match reported {
+            Some(hits) => self.blocks_elsewhere(request, record, hits),
+            None => blocks_at_start(request, record),
+        };
         self.device_mut(device).memory.lease(lease, prefix, blocks);
         if reported.is_some() {
             self.touch_device(device, out);
@@ -470,11 +485,10 @@ impl Ledger {
         let device = self[executor].spec.device;
         let record = self.device_mut(device);
         record.settle(id);
-        if let Some(pool) = record.memory.pool_mut() {
-            pool.close(id);
+        if record.memory.close(id) {
+            self.touch_device(device, out);
         }
         self.leave_model(executor, request, out);
-        self.touch_blocks(device, out);
         self.touch_load(executor, out);
         out.due = true;
         Freed(device)

@@ -1,0 +1,322 @@
+//! The prompt of a request that is passed on, measured by its bytes: it is not tokenised here.
+//!
+//! The bytes of a file say little of the tokens that a model takes it for: a picture of a megabyte has a thousand,
+//! where as many bytes of text have three hundred times that. So each file counts as [`FILE_TOKENS`].
+
+use std::iter::Peekable;
+
+use memchr::memmem::{self, FindIter};
+use pointsman_events::PromptBlocks;
+use pointsman_http::fields::Fields;
+
+use super::prefix;
+
+/// Bytes of JSON that are taken for a token of a prompt: the four characters that a token of English
+/// text has on average.
+pub(super) const TOKEN_BYTES: usize = 4;
+/// Tokens that a file is taken for: models that see have 256 to 4096 for a picture of a million pixels.
+pub(super) const FILE_TOKENS: usize = 1024;
+
+/// Fields with the prompt of a request, of all the interfaces that are passed on, in the order in which
+/// chat templates have them.
+const PROMPT_FIELDS: [&str; 8] = [
+    "tools",
+    "system",
+    "instructions",
+    "messages",
+    "prompt",
+    "input",
+    "query",
+    "documents",
+];
+
+/// The end of the head of an address that is its own contents (RFC 2397).
+const URL_MARK: &[u8] = b";base64,";
+/// The name of the field with a file's contents, as OpenAI has sound and Anthropic has pictures.
+const FIELD_MARK: &[u8] = b"\"data\"";
+/// Bytes of base64 from which on the text of such a field is a file.
+const FIELD_BYTES_MIN: usize = 256;
+
+/// The prompt of a request that is passed on.
+#[derive(Debug)]
+pub(super) struct PassedPrompt<'b> {
+    /// Its fields, of which none is empty.
+    parts: Vec<Part<'b>>,
+    /// True if it is several prompts, each with an answer of its own.
+    is_several: bool,
+}
+
+/// A field of a prompt.
+#[derive(Debug)]
+enum Part<'b> {
+    /// So many numbers, which are tokens.
+    Numbers(usize, &'b str),
+    Pieces(Vec<Piece<'b>>),
+}
+
+/// A piece of a prompt in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece<'b> {
+    Text(&'b str),
+    /// The contents of a file, in base64.
+    File(&'b str),
+}
+
+/// The pieces of JSON, in their order.
+struct Pieces<'b> {
+    json: &'b str,
+    /// The bytes that have been handed out.
+    past: usize,
+    urls: Peekable<FindIter<'b, 'static>>,
+    fields: Peekable<FindIter<'b, 'static>>,
+    /// The file that follows the text which was handed out last.
+    file: Option<&'b str>,
+}
+
+/// Tokens for which a file of so many bytes is taken, or any other body that is no JSON.
+pub(super) fn tokens_of_file(bytes: usize) -> u32 {
+    let tokens = bytes.div_ceil(TOKEN_BYTES).clamp(1, FILE_TOKENS);
+    u32::try_from(tokens).expect("a small number")
+}
+
+// === impl PassedPrompt ===
+
+impl<'b> PassedPrompt<'b> {
+    /// The prompt in these fields of a request.
+    pub(super) fn of(fields: &Fields<'b>) -> Self {
+        let parts = PROMPT_FIELDS.iter().filter_map(|name| fields.get(name));
+        let is_several = fields.get("prompt").is_some_and(|prompt| {
+            let in_list = prompt.get().strip_prefix('[').map(str::trim_start);
+            in_list.is_some_and(|first| !first.starts_with(|c: char| c.is_ascii_digit()))
+        });
+        Self {
+            parts: parts.map(|part| Part::of(part.get())).collect(),
+            is_several,
+        }
+    }
+
+    /// Its tokens, as well as they can be told; at least 1.
+    pub(super) fn tokens(&self) -> u32 {
+        let tokens: usize = self.parts.iter().map(Part::tokens).sum();
+        u32::try_from(tokens).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Its full blocks, as its bytes are: what templates put first comes first. They say nothing but that one
+    /// prompt begins as another did.
+    pub(super) fn blocks(&self, sharing: prefix::Sharing<'_>) -> PromptBlocks {
+        let pieces = self.parts.iter().flat_map(Part::pieces);
+        prefix::blocks_of_text(pieces, TOKEN_BYTES, sharing)
+    }
+
+    /// False if its bytes say nothing of the length that a context has to have: files are in it, or it is several.
+    pub(super) fn is_measured(&self) -> bool {
+        let mut pieces = self.parts.iter().flat_map(Part::pieces);
+        !self.is_several && !pieces.any(|piece| matches!(piece, Piece::File(_)))
+    }
+}
+
+// === impl Part ===
+
+impl<'b> Part<'b> {
+    fn of(json: &'b str) -> Self {
+        let inner = json.trim_start_matches(['[', ' ', '\n', '\t', '\r']);
+        let is_list = inner.len() < json.len();
+        if is_list && inner.starts_with(|c: char| c.is_ascii_digit()) {
+            let commas = memchr::memchr_iter(b',', json.as_bytes());
+            return Self::Numbers(commas.count() + 1, json);
+        }
+        Self::Pieces(Pieces::of(json).collect())
+    }
+
+    fn tokens(&self) -> usize {
+        let pieces = match self {
+            Self::Numbers(count, _) => return *count,
+            Self::Pieces(pieces) => pieces.iter(),
+        };
+        let bytes = pieces.map(|piece| match piece {
+            Piece::Text(text) => text.len(),
+            Piece::File(_) => FILE_TOKENS * TOKEN_BYTES,
+        });
+        bytes.sum::<usize>().div_ceil(TOKEN_BYTES)
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = Piece<'b>> {
+        let (numbers, pieces) = match self {
+            Self::Numbers(_, json) => (Some(Piece::Text(json)), &[][..]),
+            Self::Pieces(pieces) => (None, &pieces[..]),
+        };
+        numbers.into_iter().chain(pieces.iter().copied())
+    }
+}
+
+// === impl Pieces ===
+
+impl<'b> Pieces<'b> {
+    fn of(json: &'b str) -> Self {
+        let found = |mark| memmem::find_iter(json.as_bytes(), mark).peekable();
+        Self {
+            json,
+            past: 0,
+            urls: found(URL_MARK),
+            fields: found(FIELD_MARK),
+            file: None,
+        }
+    }
+
+    /// The start of the next file and its contents.
+    fn next_file(&mut self) -> Option<(usize, &'b str)> {
+        loop {
+            let (url, field) = (self.urls.peek().copied(), self.fields.peek().copied());
+            let is_url = field.is_none_or(|field| url.is_some_and(|url| url < field));
+            let (mark, found) = match is_url {
+                true => (URL_MARK, &mut self.urls),
+                false => (FIELD_MARK, &mut self.fields),
+            };
+            let after = found.next()? + mark.len();
+            let start = match is_url {
+                true => Some(after),
+                false => start_of_text(self.json, after),
+            };
+            let Some(start) = start.filter(|start| *start >= self.past) else {
+                continue;
+            };
+            let rest = &self.json.as_bytes()[start..];
+            let length = memchr::memchr(b'"', rest).unwrap_or(rest.len());
+            let contents = &self.json[start..start + length];
+            if is_url || is_file(contents) {
+                return Some((start, contents));
+            }
+        }
+    }
+}
+
+impl<'b> Iterator for Pieces<'b> {
+    type Item = Piece<'b>;
+
+    fn next(&mut self) -> Option<Piece<'b>> {
+        if let Some(file) = self.file.take() {
+            return Some(Piece::File(file));
+        }
+        let from = self.past;
+        let text = match self.next_file() {
+            Some((start, contents)) => {
+                self.file = Some(contents);
+                self.past = start + contents.len();
+                &self.json[from..start]
+            }
+            None => {
+                self.past = self.json.len();
+                &self.json[from..]
+            }
+        };
+        (!text.is_empty()).then_some(Piece::Text(text))
+    }
+}
+
+/// The start of the text that a field has whose name ends here; absent: it has something else.
+fn start_of_text(json: &str, name_end: usize) -> Option<usize> {
+    let value = json[name_end..].trim_start().strip_prefix(':')?;
+    let text = value.trim_start().strip_prefix('"')?;
+    Some(json.len() - text.len())
+}
+
+/// True for base64 of some length.
+fn is_file(contents: &str) -> bool {
+    let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=-_\\".contains(byte);
+    let head = contents.as_bytes().get(..FIELD_BYTES_MIN);
+    head.is_some_and(|head| head.iter().all(is_base64))
+}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_http::PrefixCache;
+
+    use super::*;
+
+    fn measured(body: &str) -> (u32, bool) {
+        let fields = Fields::parse(body.as_bytes()).unwrap();
+        let prompt = PassedPrompt::of(&fields);
+        (prompt.tokens(), prompt.is_measured())
+    }
+
+    #[test]
+    fn a_prompt_is_measured_by_its_bytes_or_counted_if_it_is_tokens() {
+        for (body, tokens) in [
+            (r#"{"prompt": "12345678901234"}"#, 4),
+            (r#"{"prompt": [1, 2, 3]}"#, 3),
+            (r#"{"input": [[1, 2], [3]]}"#, 3),
+            (r#"{"input": ["some", "text"]}"#, 4),
+            (
+                r#"{"messages": [{"role": "user", "content": "hello"}], "stream": true}"#,
+                10,
+            ),
+            ("{}", 1),
+        ] {
+            assert_eq!(measured(body).0, tokens, "{body}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_files_and_of_several_prompts_measure_no_prompt() {
+        let sound = "UklG".repeat(64);
+        for (body, expected) in [
+            (r#"{"prompt": "text"}"#, true),
+            (r#"{"prompt": [ 1, 2]}"#, true),
+            (r#"{"prompt": ["one", "two"]}"#, false),
+            (r#"{"prompt": [[1, 2], [3]]}"#, false),
+            (r#"{"messages": [{"content": "base64"}]}"#, true),
+            (
+                r#"{"messages": [{"content": [{"image_url": {"url": "data:image/png;base64,AAAA"}}]}]}"#,
+                false,
+            ),
+            (
+                r#"{"messages": [{"content": [{"input_audio": {"data" : "SOUND"}}]}]}"#,
+                false,
+            ),
+            (
+                r#"{"messages": [{"arguments": {"data": "a few words"}}, {"data": 5}]}"#,
+                true,
+            ),
+        ] {
+            let body = body.replace("SOUND", &sound);
+            assert_eq!(measured(&body).1, expected, "{body}");
+        }
+    }
+
+    /// Three pictures, of which one is as Anthropic has them, between texts.
+    #[test]
+    fn a_file_counts_as_so_many_tokens_whatever_its_bytes() {
+        let picture = "iVBO".repeat(500_000);
+        let urls = format!(r#"[{{"url":"data:image/png;base64,{picture}"}},"twelve bytes","#);
+        let body = format!(
+            r#"{{"messages":{urls}{{"data":"{picture}"}},{{"url":"data:image/png;base64,QQ=="}}]}}"#
+        );
+        let (tokens, is_measured) = measured(&body);
+        assert!((3 * 1024..3 * 1024 + 40).contains(&tokens), "{tokens}");
+        assert!(!is_measured);
+        let fields = Fields::parse(body.as_bytes()).unwrap();
+        let prompt = PassedPrompt::of(&fields);
+        let whole: String = prompt.parts[0]
+            .pieces()
+            .map(|piece| match piece {
+                Piece::Text(text) | Piece::File(text) => text,
+            })
+            .collect();
+        assert_eq!(
+            whole,
+            fields.get("messages").unwrap().get(),
+            "nothing is left out"
+        );
+        let of = |body: &str| {
+            let fields = Fields::parse(body.as_bytes()).unwrap();
+            PassedPrompt::of(&fields)
+                .blocks((PrefixCache::Shared, "a"))
+                .hashes
+        };
+        let hashes = of(&body);
+        assert_eq!(hashes.len(), 3 * 16, "64 tokens a block, and little text");
+        assert_eq!(of(&body), hashes);
+        let other = of(&body.replacen("iVBOiVBO", "iVBOiVBP", 1));
+        assert!(hashes.iter().zip(&other).all(|(one, other)| one != other));
+    }
+}
