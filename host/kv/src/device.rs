@@ -167,6 +167,15 @@ impl DeviceKv {
         }
     }
 
+    /// The requests that were placed since the last report, where somebody else keeps the books.
+    pub fn placed_since(&self) -> impl Iterator<Item = RequestId> {
+        let placed = match &self.kv {
+            Kv::Owned(_) => None,
+            Kv::Reported(kv) => Some(kv.placed_since.keys().copied()),
+        };
+        placed.into_iter().flatten()
+    }
+
     /// The leading blocks that the device holds of a prompt, of which `reported` are in its memory by
     /// what was reported.
     pub(crate) fn hits(&self, prefix: Prefix<'_>, reported: impl FnOnce() -> u32) -> Hits {

@@ -53,8 +53,8 @@ impl Machine {
     ///    slot or device queue, never both;
     /// 2. slots in use are ledger entries with one owner, at most `slots-total` of them where it
     ///    was not lowered since;
-    /// 3. blocks free + cached + held are the pool's total, and each lease has a live owner on
-    ///    that device;
+    /// 3. blocks free + cached + held are the pool's total, and each lease, and what counts since a
+    ///    report, has a live owner on that device;
     /// 4. distinct models placed on an executor are at most `models-max`, running requests of a
     ///    model at most `running-max` where it was not lowered since;
     /// 5. counters of models, tenants and executors equal what they count;
@@ -207,6 +207,11 @@ impl Machine {
                     && device.executors.contains(&executor);
                 ensure!(here, "request {owner} holds blocks of device {id}");
             }
+        }
+        for placed in device.placed_since() {
+            let executor = self.requests.find(placed).and_then(Request::executor);
+            let here = executor.is_some_and(|executor| device.executors.contains(&executor));
+            ensure!(here, "request {placed} has left, and counts on device {id}");
         }
         let none = BTreeSet::new();
         let short = gathered.short_on.get(&id).unwrap_or(&none);

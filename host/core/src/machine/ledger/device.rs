@@ -47,6 +47,11 @@ impl Device {
         self.memory.pool()
     }
 
+    /// The requests that count beside the last report, where somebody else keeps the books.
+    pub(crate) fn placed_since(&self) -> impl Iterator<Item = RequestId> {
+        self.memory.placed_since()
+    }
+
     /// Host memory for what is swapped out.
     pub(crate) fn arena(&self) -> &HostArena {
         self.memory.arena()

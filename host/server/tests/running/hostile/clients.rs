@@ -10,7 +10,7 @@ use crate::host::Host;
 
 /// Memory that the server may have above what it has at rest, in bytes.
 const ABOVE_REST: u64 = 300 << 20;
-/// Size of a large body, in bytes: as large as a body may be.
+/// Size of a large body, in bytes.
 const LARGE: usize = 4 << 20;
 /// Number of clients with such a body: together they have several times as much as the server.
 const CLIENTS: usize = 300;
@@ -70,7 +70,7 @@ fn is_served(host: &Host) {
 #[test]
 fn bodies_that_come_slowly_take_a_bounded_part_of_the_memory_and_keep_nobody_waiting() {
     // They are slow by their number, and the machine may be slow too.
-    let host = Host::start("[http]\nread-timeout = '10min'\n");
+    let host = Host::start("[http]\nbodies-max = '96MiB'\nread-timeout = '10min'\n");
     is_served(&host);
     host.limit_memory(ABOVE_REST);
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| begin(&host)).collect();
