@@ -7,8 +7,8 @@ use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
 use crate::wire::routing::Choice;
 use crate::wire::types::{
-    Change, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Extent, Health, Model, Request,
-    RequestClass, Residency,
+    Cached, Change, Device, ExecutorInfo, ExecutorKind, ExecutorLoad, Extent, Health, Model,
+    Overlap, Request, RequestClass, Residency,
 };
 
 /// Executor 0 on device 0, and a request for model 0.
@@ -144,18 +144,44 @@ fn what_all_blocks_are_too_few_for_never_fits() {
 
 #[test]
 fn at_a_server_elsewhere_half_of_all_blocks_are_enough_for_any_prompt() {
-    let mut elsewhere = setup();
-    elsewhere.info.kind = ExecutorKind::Remote;
-    elsewhere.device.blocks_total = 9;
-    elsewhere.device.blocks_free = 5;
-    elsewhere.request.prompt_tokens = 1000;
-    check(elsewhere, Ok(Seat::Slot));
-    let mut short = setup();
-    short.info.kind = ExecutorKind::Remote;
-    short.device.blocks_total = 9;
-    short.device.blocks_free = 4;
-    short.request.prompt_tokens = 1000;
-    check(short, Err(Obstacle::NoBlocks));
+    let of = |blocks_free| {
+        let mut elsewhere = setup();
+        elsewhere.info.kind = ExecutorKind::Remote;
+        elsewhere.device.blocks_total = 9;
+        elsewhere.device.blocks_free = blocks_free;
+        elsewhere.request.prompt_tokens = 1000;
+        elsewhere
+    };
+    check(of(5), Ok(Seat::Slot));
+    check(of(4), Err(Obstacle::NoBlocks));
+}
+
+/// Tests a prompt of 7 blocks of 16 tokens, of which 5 are held.
+#[test]
+fn what_a_server_elsewhere_holds_of_a_prompt_takes_no_blocks_there() {
+    for (kind, expected) in [
+        (ExecutorKind::Remote, Ok(Seat::Slot)),
+        (ExecutorKind::Simulated, Err(Obstacle::NoBlocks)),
+    ] {
+        let mut held = setup();
+        held.info.kind = kind;
+        held.device.blocks_free = 2;
+        held.request.prompt_tokens = 100;
+        let mirror = held.mirror();
+        let overlap = Overlap {
+            executor: 0,
+            device_tokens: 80,
+            host_tokens: 0,
+            disk_tokens: 0,
+        };
+        let cached = Cached {
+            overlaps: Some(vec![overlap]),
+            ..super::NOTHING_CACHED
+        };
+        let case = Case::new(Fleet::from(&mirror), &held.request, 100).with_cached(&cached);
+        let executor = mirror.executor(0).expect("its rows are there");
+        assert_eq!(case.fit(&executor), expected);
+    }
 }
 
 #[test]
