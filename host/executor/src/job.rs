@@ -125,7 +125,8 @@ pub struct JobState {
     pub sink: TextSink,
     /// The stream of another server that it is to go on with; absent: none.
     pub broken: Option<Box<BrokenStream>>,
-    /// Names of the executors with a longer context than the one that has refused its prompt; absent: none has.
+    /// Names of the executors with a longer context than the one that has just refused its prompt; absent: it was not
+    /// refused.
     pub longer: Option<Vec<String>>,
 }
 

@@ -40,7 +40,7 @@ const FIELD_BYTES_MIN: usize = 256;
 /// The prompt of a request that is passed on.
 #[derive(Debug)]
 pub(super) struct PassedPrompt<'b> {
-    /// Its fields, of which none is empty.
+    /// Its fields, in the order of [`PROMPT_FIELDS`].
     parts: Vec<Part<'b>>,
     /// True if it is several prompts, each with an answer of its own.
     is_several: bool,
