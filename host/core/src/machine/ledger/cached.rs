@@ -30,9 +30,10 @@ impl Ledger {
         }
     }
 
-    /// The leading blocks of a prompt that a device's memory holds.
-    pub(super) fn hits_on(&self, device: &Device, prefix: Prefix<'_>) -> u32 {
-        self.index.hits_on((device.id, &device.memory), prefix)
+    /// The tokens of the leading blocks of a prompt that a device's memory holds.
+    pub(super) fn tokens_on(&self, device: &Device, prefix: Prefix<'_>) -> u32 {
+        let blocks = self.index.hits_on((device.id, &device.memory), prefix);
+        blocks.saturating_mul(prefix.tokens_per_block())
     }
 }
 

@@ -84,9 +84,10 @@ impl Ledger {
         let device = &self[executor.spec.device];
         let prefix = shareable_prefix(request, executor);
         let needed = blocks_at_start(request, executor);
+        // What is held of a prompt is looked up only where it matters: that takes longer than all else here.
         let fits_elsewhere = |available| {
-            let hits = self.hits_on(device, prefix);
-            device.pool().is_none() && self.blocks_elsewhere(request, executor, hits) <= available
+            let held = || self.tokens_on(device, prefix);
+            device.pool().is_none() && self.blocks_elsewhere(request, executor, held()) <= available
         };
         match device.available_for(prefix) {
             Some(available) if needed > available && !fits_elsewhere(available) => {
@@ -96,12 +97,11 @@ impl Ledger {
         }
     }
 
-    /// The number of blocks that a request takes at a server elsewhere which has so many leading blocks of its
+    /// The number of blocks that a request takes at a server elsewhere which has so many leading tokens of its
     /// prompt. The tokens of a prompt are a guess there: beyond half of all blocks it waits for no more of them.
-    fn blocks_elsewhere(&self, request: &Request, executor: &Executor, hits: u32) -> u32 {
-        let per_hit = shareable_prefix(request, executor).tokens_per_block();
+    fn blocks_elsewhere(&self, request: &Request, executor: &Executor, held_tokens: u32) -> u32 {
         let per_block = executor.spec.tokens_per_block.unwrap_or(u32::MAX).max(1);
-        let cached = hits.saturating_mul(per_hit) / per_block;
+        let cached = held_tokens / per_block;
         let total = self[executor.spec.device].memory.blocks_total();
         let most = total.map_or(u32::MAX, |total| total.div_ceil(2));
         let blocks = blocks_at_start(request, executor);
@@ -137,9 +137,8 @@ impl Ledger {
             blocks_used: used,
             prefill_tokens_pending: executor.prefill_tokens_pending,
         };
-        let hits = self.hits_on(device, prefix);
-        let cached = hits.saturating_mul(prefix.tokens_per_block());
-        let cached = cached.max(self.swapped_tokens(request.id(), executor.id));
+        let swapped = self.swapped_tokens(request.id(), executor.id);
+        let cached = self.tokens_on(device, prefix).max(swapped);
         let uncached = request.row.prompt_tokens.saturating_sub(cached);
         load.prefill_tokens_pending += u64::from(uncached);
         load
@@ -177,9 +176,9 @@ impl Ledger {
         let lease = (request.id(), executor);
         let books = &self[device];
         let is_reported = books.pool().is_none();
-        let reported = is_reported.then(|| self.hits_on(books, prefix));
+        let reported = is_reported.then(|| self.tokens_on(books, prefix));
         let blocks = match reported {
-            Some(hits) => self.blocks_elsewhere(request, record, hits),
+            Some(tokens) => self.blocks_elsewhere(request, record, tokens),
             None => blocks_at_start(request, record),
         };
         self.device_mut(device).memory.lease(lease, prefix, blocks);
@@ -188,7 +187,7 @@ impl Ledger {
         }
         self.join_model(executor, request, out);
         match reported {
-            Some(blocks) => blocks.saturating_mul(prefix.tokens_per_block()),
+            Some(tokens) => tokens,
             None => self.cached_tokens(request.id(), executor),
         }
     }
