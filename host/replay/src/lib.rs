@@ -3,7 +3,8 @@
 //! A [`JournalRecorder`] writes the inputs of a host, the answers of its policies, and the facts. A
 //! [`Replay`] repeats all of it from the journal alone, and stops at the first difference. With a
 //! [`WhatIf`] it counts the decisions that another policy would have made differently. A [`Retelling`] goes
-//! through a journal without asking anybody, for what the machine was at a round.
+//! through a journal without asking anybody, for what the machine was at a round. Runs that cannot be read, as another
+//! version wrote them, are counted by [`PassedOver`].
 //!
 //! # Invariants
 //! 1. A replay needs nothing but the journal and the binary that wrote it
@@ -16,12 +17,14 @@
 #![forbid(unsafe_code)]
 
 mod components;
+mod passed_over;
 mod recorder;
 mod replay;
 mod retelling;
 mod roster;
 
 pub use components::ComponentCache;
+pub use passed_over::PassedOver;
 pub use recorder::JournalRecorder;
 pub use replay::{
     Difference, HookComparison, Replay, ReplayError, ReplayTally, WhatIf, WhatIfTally,

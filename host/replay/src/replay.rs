@@ -13,6 +13,8 @@
 //!    (`tests/tests/operating/replay.rs`).
 //! 2. After missing or damaged entries a replay goes on only with a keyframe
 //!    (`tests/tests/operating/replay.rs`).
+//! 3. Runs of other versions are passed over, and fail a replay only where there is no other
+//!    (`runs_of_others_are_passed_over_and_fail_alone` there).
 //!
 //! # Not repeated
 //! Faults of the clock ([`FaultKind::Deadline`]) or of a failed start are taken from the journal.
@@ -33,10 +35,10 @@ use std::sync::Arc;
 
 use pointsman_component::WASMTIME_VERSION;
 use pointsman_core::{Micros, Round};
-use pointsman_journal::{Entry, Header, Keyframe, Located, PolicyRecord, ReadError, text_line};
+use pointsman_journal::{Entry, Keyframe, Located, PolicyRecord, ReadError, text_line};
 
 use crate::components::ComponentCache;
-use crate::retelling::ensure_version;
+use crate::passed_over::PassedOver;
 pub(crate) use answers::End;
 use run::ReplayRun;
 pub use what_if::{HookComparison, WhatIf, WhatIfTally};
@@ -100,7 +102,7 @@ pub struct Difference {
 pub enum ReplayError {
     /// Another version of Pointsman wrote the journal. This one does not have that version's rules.
     #[error(
-        "{file} was written by Pointsman {found}; replay it with that version, this is {}",
+        "{file} was written by Pointsman {found}: read it with that version, this is {}",
         env!("CARGO_PKG_VERSION")
     )]
     OtherVersion {
@@ -110,7 +112,9 @@ pub enum ReplayError {
         found: String,
     },
     /// The machine of a keyframe cannot be read.
-    #[error("{file} at {offset}: the machine of the keyframe cannot be read: {why}")]
+    #[error(
+        "{file} at {offset}: the machine of the keyframe cannot be read, as another build wrote it: {why}"
+    )]
     Machine {
         /// File of the journal.
         file: String,
@@ -191,6 +195,7 @@ pub struct Replay {
     what_if: Option<Box<WhatIf>>,
     run: Option<ReplayRun>,
     has_begun: bool,
+    passed_over: PassedOver,
     /// Version of wasmtime of the recording build.
     wasmtime: String,
     tally: ReplayTally,
@@ -215,6 +220,7 @@ impl Replay {
             what_if: None,
             run: None,
             has_begun: false,
+            passed_over: PassedOver::default(),
             wasmtime: WASMTIME_VERSION.to_owned(),
             tally: ReplayTally::default(),
             context: Vec::new(),
@@ -242,6 +248,12 @@ impl Replay {
         &self.tally
     }
 
+    /// Runs that were passed over.
+    #[must_use]
+    pub fn passed_over(&self) -> &PassedOver {
+        &self.passed_over
+    }
+
     /// The policy that is asked instead of the journal's.
     #[must_use]
     pub fn what_if(&self) -> Option<&WhatIf> {
@@ -249,11 +261,16 @@ impl Replay {
     }
 
     /// Repeats an entry; the answer to a question is only noted. Returns the difference if
-    /// something is not as in the journal; then the replay should end.
+    /// something is not as in the journal; then the replay should end. A run that cannot be read is passed
+    /// over ([`Self::passed_over`]).
     ///
     /// # Errors
     /// If the journal cannot be replayed.
     pub fn take(&mut self, located: Located) -> Result<Option<Box<Difference>>, ReplayError> {
+        if self.passed_over.hear(&located) {
+            self.run = None;
+            return Ok(None);
+        }
         let Located {
             file,
             offset,
@@ -261,7 +278,10 @@ impl Replay {
         } = located;
         let line = text_line(&entry);
         let done = match entry {
-            Entry::Header(header) => self.header(&file, &header).map_err(Stop::Error),
+            Entry::Header(header) => {
+                self.wasmtime = header.wasmtime;
+                Ok(())
+            }
             Entry::Keyframe(keyframe) => {
                 let done = self.keyframe(*keyframe);
                 done.map_err(|stop| located_in(stop, &file, offset))
@@ -282,6 +302,10 @@ impl Replay {
         };
         let difference = match done {
             Ok(()) => None,
+            Err(Stop::Error(error @ ReplayError::Machine { .. })) => {
+                self.passed_over.unreadable(error);
+                None
+            }
             Err(Stop::Error(error)) => return Err(error),
             Err(Stop::Differs(mismatch)) => Some(self.difference(mismatch, file, offset)),
         };
@@ -301,10 +325,12 @@ impl Replay {
     /// difference.
     ///
     /// # Errors
-    /// If the journal cannot be replayed.
+    /// If the journal cannot be replayed, or all runs of it were passed over.
     pub fn finish(&mut self) -> Result<Option<Box<Difference>>, ReplayError> {
         let Some(mut run) = self.run.take() else {
-            return Ok(None);
+            let reason = self.passed_over.take_reason();
+            let reason = reason.filter(|_| !self.has_begun);
+            return reason.map_or(Ok(None), Err);
         };
         let at = run.at();
         match run.finish(&mut self.context_of()) {
@@ -322,12 +348,6 @@ impl Replay {
         }
     }
 
-    fn header(&mut self, file: &Path, header: &Header) -> Result<(), ReplayError> {
-        ensure_version(file, header)?;
-        self.wasmtime.clone_from(&header.wasmtime);
-        Ok(())
-    }
-
     fn keyframe(&mut self, keyframe: Keyframe) -> Result<(), Stop> {
         if let Some(mut run) = self.run.take()
             && run.round_is_before(&keyframe)
@@ -336,9 +356,9 @@ impl Replay {
             self.run = Some(run);
             return done;
         }
+        let run = ReplayRun::new(keyframe, &mut self.context_of())?;
         self.tally.restarts += u64::from(self.has_begun);
         self.has_begun = true;
-        let run = ReplayRun::new(keyframe, &mut self.context_of())?;
         self.run = Some(run);
         Ok(())
     }

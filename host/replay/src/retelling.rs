@@ -9,8 +9,9 @@ use std::path::Path;
 use pointsman_core::{
     Answer, Asked, Hook, Machine, Micros, Policies, Reply, RequestId, Stamped, View,
 };
-use pointsman_journal::{Decision, Entry, Header, Keyframe, Located, PolicyRecord, Roster};
+use pointsman_journal::{Decision, Entry, Keyframe, Located, PolicyRecord, Roster};
 
+use crate::passed_over::PassedOver;
 use crate::replay::{End, ReplayError};
 
 /// A watcher of the rounds that are retold.
@@ -26,6 +27,8 @@ pub trait Rounds {
 #[derive(Debug, Default)]
 pub struct Retelling {
     machine: Option<Machine>,
+    has_begun: bool,
+    passed_over: PassedOver,
     roster: Roster,
     /// Policies with the components and states that an earlier entry brought.
     brought: BTreeMap<u32, PolicyRecord>,
@@ -64,11 +67,22 @@ impl Retelling {
         Self::default()
     }
 
-    /// Goes on with an entry.
+    /// Runs that were passed over.
+    #[must_use]
+    pub fn passed_over(&self) -> &PassedOver {
+        &self.passed_over
+    }
+
+    /// Goes on with an entry. A run that cannot be read is passed over ([`Self::passed_over`]).
     ///
     /// # Errors
-    /// If another version wrote the journal, or the machine does not go as it says.
+    /// If the machine does not go as the journal says.
     pub fn take(&mut self, located: Located, rounds: &mut dyn Rounds) -> Result<(), ReplayError> {
+        if self.passed_over.hear(&located) {
+            self.decide((&located.file, located.offset), End::CutOff, rounds)?;
+            self.interrupted();
+            return Ok(());
+        }
         let Located {
             file,
             offset,
@@ -101,8 +115,7 @@ impl Retelling {
         };
         self.decide((&file, offset), end, rounds)?;
         match entry {
-            Entry::Header(header) => return ensure_version(&file, &header),
-            Entry::Keyframe(keyframe) => return self.keyframe((&file, offset), *keyframe),
+            Entry::Keyframe(keyframe) => self.keyframe((&file, offset), *keyframe),
             Entry::Gap(_) => self.interrupted(),
             Entry::Bound(bound) => self.meet(bound.roster),
             Entry::Round { now, .. } => {
@@ -118,7 +131,8 @@ impl Retelling {
                 }
             }
             // The machine makes its facts again, and the others are about policies.
-            Entry::Decision(_)
+            Entry::Header(_)
+            | Entry::Decision(_)
             | Entry::Fact(_)
             | Entry::PolicyEvent(_)
             | Entry::Briefed(_)
@@ -138,26 +152,36 @@ impl Retelling {
     /// which some decisions are missing.
     ///
     /// # Errors
-    /// If the machine does not go as the journal says.
+    /// If the machine does not go as the journal says, or all runs of it were passed over.
     pub fn finish(&mut self, rounds: &mut dyn Rounds) -> Result<bool, ReplayError> {
+        let reason = self.passed_over.take_reason();
+        if let Some(reason) = reason.filter(|_| !self.has_begun) {
+            return Err(reason);
+        }
         self.decide((Path::new("end of the journal"), 0), End::CutOff, rounds)
     }
 
-    fn keyframe(&mut self, at: (&Path, u64), keyframe: Keyframe) -> Result<(), ReplayError> {
+    fn keyframe(&mut self, at: (&Path, u64), keyframe: Keyframe) {
         self.meet(keyframe.roster);
         let machine = &self.machine;
         let goes_on = machine
             .as_ref()
             .is_some_and(|machine| machine.round() <= keyframe.round);
-        if !goes_on {
-            let machine = keyframe.machine.read();
-            self.machine = Some(machine.map_err(|error| ReplayError::Machine {
-                file: at.0.display().to_string(),
-                offset: at.1,
-                why: error.to_string(),
-            })?);
+        if goes_on {
+            return;
         }
-        Ok(())
+        self.machine = match keyframe.machine.read() {
+            Ok(machine) => Some(machine),
+            Err(error) => {
+                self.passed_over.unreadable(ReplayError::Machine {
+                    file: at.0.display().to_string(),
+                    offset: at.1,
+                    why: error.to_string(),
+                });
+                None
+            }
+        };
+        self.has_begun |= self.machine.is_some();
     }
 
     /// Takes a roster, with the components and states of those that are known already.
@@ -208,17 +232,6 @@ impl Retelling {
 fn polled(machine: &mut Machine) -> Vec<Stamped> {
     while machine.poll_effect().is_some() {}
     std::iter::from_fn(|| machine.poll_fact()).collect()
-}
-
-/// Checks that this version wrote the journal: another has other rules.
-pub(crate) fn ensure_version(file: &Path, header: &Header) -> Result<(), ReplayError> {
-    if header.pointsman == env!("CARGO_PKG_VERSION") {
-        return Ok(());
-    }
-    Err(ReplayError::OtherVersion {
-        file: file.display().to_string(),
-        found: header.pointsman.clone(),
-    })
 }
 
 // === impl Recorded ===

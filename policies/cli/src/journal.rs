@@ -14,7 +14,7 @@ use pointsman_core::Round;
 use pointsman_journal::{Entry, JournalReader, Keyframe, Located, ReadError, json_line, text_line};
 use pointsman_notation::Time;
 use pointsman_policy::PolicySource;
-use pointsman_replay::{Difference, Replay, WhatIf};
+use pointsman_replay::{Difference, PassedOver, Replay, WhatIf};
 
 use crate::settings::Given;
 use crate::{Verdict, code};
@@ -110,6 +110,9 @@ pub fn replay(args: &ReplayArgs, out: &mut dyn Write) -> Result<Verdict> {
     for torn in reader.torn_tails() {
         writeln!(out, "cut off: {} at {}", torn.file.display(), torn.offset)?;
     }
+    for note in replay.passed_over().notes() {
+        writeln!(out, "{note}")?;
+    }
     match difference {
         None => {
             report(&replay, out)?;
@@ -140,10 +143,14 @@ struct Beginning {
     offset: u64,
 }
 
-/// The last keyframe at or before a round.
+/// The last keyframe at or before a round, of the runs that this version reads.
 fn beginning(journal: &Path, round: u64) -> Result<Beginning> {
+    let mut passed_over = PassedOver::default();
     let mut found = None;
     for located in JournalReader::open(journal)?.flatten() {
+        if passed_over.hear(&located) {
+            continue;
+        }
         if let Entry::Keyframe(keyframe) = &located.entry
             && keyframe.round <= Round(round)
         {

@@ -9,9 +9,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Parser;
 use pointsman_config::JournalPlace;
+use pointsman_core::Round;
 use pointsman_core::rows::RequestClass;
-use pointsman_journal::JournalReader;
+use pointsman_journal::{
+    Blob, Folder, JournalReader, JournalSettings, JournalWriter, Keyframe, Roster, RunInfo,
+};
 use pointsman_policy_cli::PolicyCommand;
+use pointsman_server::journal::run_info;
 use pointsman_sim::fleet::{ExecutorPlan, FleetPlan, KvKeeper};
 use pointsman_sim::latency::{LatencyProfile, LinearCost};
 use pointsman_sim::measure::RunReport;
@@ -259,8 +263,27 @@ fn other_policies_are_simulated_beside_the_recorded_ones_and_the_output_is_the_s
 }
 
 #[test]
+fn a_request_goes_only_where_the_journal_says_that_it_may() {
+    let asked = |n: u64| Arrival {
+        allowed: Some(vec![1]),
+        ..Arrival::new(Micros(n * 60_000), PromptText::unlike_others(200), 10)
+    };
+    let asked = Listed::new(Roll::single(), (0..60).map(asked).collect());
+    let folder = tempfile::tempdir().unwrap();
+    record_simulation(folder.path(), Plan::new(fleet(KvKeeper::Host), asked)).unwrap();
+    let flags = format!("--policy {}", component_path("round-robin").display());
+    let json = json(folder.path(), &flags);
+    for contender in [0_usize, 1] {
+        let report = &json["contenders"][contender]["runs"][0]["report"];
+        let requests = |executor: usize| report["executors"][executor]["requests"].as_u64();
+        assert_eq!([requests(0), requests(1)], [Some(0), Some(60)]);
+    }
+}
+
+#[test]
 fn a_policy_is_tuned_on_a_journal() {
     let (folder, _) = recorded(KvKeeper::Host);
+    write_unreadable_run(folder.path(), "0.0.1", 1);
     let beside = tempfile::tempdir().unwrap();
     let output = beside.path().join("kv-cost.toml");
     let text = tuned(folder.path(), &output, "--budget 6 --unconfirmed").unwrap();
@@ -269,6 +292,8 @@ fn a_policy_is_tuned_on_a_journal() {
         let line = part.replace("{}", &shown.to_string());
         assert!(text.contains(&line), "{line} not in\n{text}");
     }
+    let note = format!("note: {shown}: 1 runs by Pointsman 0.0.1 are passed over");
+    assert!(text.contains(&note), "{note} not in\n{text}");
     let fleet = tuned(folder.path(), &output, "--executors 3").unwrap_err();
     let said = format!("{fleet:#}");
     assert!(
@@ -278,6 +303,50 @@ fn a_policy_is_tuned_on_a_journal() {
 }
 
 // === Journals that lack something ===
+
+/// Writes a run into a journal whose one keyframe has a machine that cannot be read.
+fn write_unreadable_run(folder: &Path, version: &str, started_unix_ms: u64) {
+    let info = RunInfo {
+        pointsman: version.to_owned(),
+        started_unix_ms,
+        ..run_info()
+    };
+    let folder = Folder::open(folder).unwrap();
+    let mut writer = JournalWriter::start(folder, info, JournalSettings::default()).unwrap();
+    writer.write_keyframe(Keyframe {
+        now: Micros(0),
+        round: Round(0),
+        machine: Blob::default(),
+        roster: Roster::default(),
+    });
+}
+
+#[test]
+fn runs_that_cannot_be_read_are_passed_over_and_fail_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let ours = run_info().pointsman;
+    for (version, started_unix_ms) in [("0.0.1", 1), ("0.0.1", 2), (ours.as_str(), 3)] {
+        write_unreadable_run(folder.path(), version, started_unix_ms);
+    }
+    let why = refused(folder.path(), "");
+    let written = "0000000001.pmj was written by Pointsman 0.0.1: ";
+    assert!(why.contains(written), "{why}");
+    let why = refused(&folder.path().join("0000000003.pmj"), "");
+    let unread = "the machine of the keyframe cannot be read";
+    assert!(why.contains(unread), "{why}");
+    let mut newer = fs::read(file_of(folder.path())).unwrap();
+    newer[8] = 9;
+    fs::write(folder.path().join("0000000004.pmj"), newer).unwrap();
+    record_simulation(folder.path(), Plan::new(fleet(KvKeeper::Host), workload())).unwrap();
+    let text = said(folder.path(), "").unwrap();
+    for note in [
+        "note: 2 runs by Pointsman 0.0.1 are passed over",
+        "note: 1 runs have a keyframe that cannot be read",
+        "note: 1 files of the journal have a format that this version does not read",
+    ] {
+        assert!(text.contains(note), "{note} not in\n{text}");
+    }
+}
 
 /// The one file of a journal.
 fn file_of(folder: &Path) -> PathBuf {

@@ -14,11 +14,11 @@ use std::sync::LazyLock;
 use anyhow::{Result, ensure};
 use pointsman_component::PolicyEngine;
 use pointsman_config::JournalPlace;
-use pointsman_core::{Hook, Reply};
-use pointsman_journal::{Entry, JournalReader, Located};
+use pointsman_core::{Hook, Machine, Micros, Reply, Stamped};
+use pointsman_journal::{Blob, Entry, JournalReader, Located, Roster};
 use pointsman_policy_cli::Verdict;
 use pointsman_policy_cli::journal::{self, JournalCommand, ReplayArgs, ShowArgs};
-use pointsman_replay::{ComponentCache, Difference, Replay, ReplayTally};
+use pointsman_replay::{ComponentCache, Difference, Replay, ReplayTally, Retelling, Rounds};
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::journal::{Orders, Plan, Recorded, record, replay_args, replay_said};
@@ -65,11 +65,16 @@ fn read(path: &Path) -> Vec<Located> {
     JournalReader::open(path).unwrap().flatten().collect()
 }
 
-/// The counters of a replay of these entries, and the first difference.
-fn replayed(entries: Vec<Located>) -> (ReplayTally, Option<Difference>) {
+/// A replay at its beginning.
+fn replay() -> Replay {
     static COMPONENTS: LazyLock<ComponentCache> =
         LazyLock::new(|| ComponentCache::new(PolicyEngine::new().unwrap()));
-    let mut replay = Replay::new(COMPONENTS.clone());
+    Replay::new(COMPONENTS.clone())
+}
+
+/// The counters of a replay of these entries, and the first difference.
+fn replayed(entries: Vec<Located>) -> (ReplayTally, Option<Difference>) {
+    let mut replay = replay();
     for located in entries {
         if let Some(difference) = replay.take(located).unwrap() {
             return (replay.tally().clone(), Some(*difference));
@@ -207,6 +212,88 @@ fn after_missing_entries_a_replay_goes_on_with_the_next_keyframe() {
         tally.skipped > 0 && tally.decisions < run.decisions,
         "{tally:?}"
     );
+}
+
+/// The entries as an earlier run has them, each changed.
+fn earlier(
+    entries: &[Located],
+    started_unix_ms: u64,
+    change: fn(&mut Entry<'static>),
+) -> Vec<Located> {
+    let mut entries = entries.to_vec();
+    for located in &mut entries {
+        if let Entry::Header(header) = &mut located.entry {
+            header.started_unix_ms = started_unix_ms;
+        }
+        change(&mut located.entry);
+    }
+    entries
+}
+
+/// The number of rounds in which a machine decided.
+#[derive(Debug, Default)]
+struct RoundCount(u64);
+
+impl Rounds for RoundCount {
+    fn before(&mut self, _: Micros, _: &Machine, _: &Roster) {}
+
+    fn after(&mut self, _: &Machine, _: &[Stamped]) {
+        self.0 += 1;
+    }
+}
+
+#[test]
+fn runs_of_others_are_passed_over_and_fail_alone() {
+    let (folder, run) = recorded(500, 64 << 20);
+    let ours = read(folder.path());
+    let version = earlier(&ours, 1, |entry| {
+        if let Entry::Header(header) = entry {
+            header.pointsman = "0.0.1".to_owned();
+        }
+    });
+    let build = earlier(&ours, 2, |entry| {
+        if let Entry::Keyframe(keyframe) = entry {
+            keyframe.machine = Blob::default();
+        }
+    });
+    let others = [version.clone(), build.clone()].concat();
+    let (tally, difference) = replayed([others.clone(), ours.clone()].concat());
+    assert_eq!(difference, None);
+    assert_eq!((tally.decisions, tally.restarts), (run.decisions, 0));
+
+    for (entries, note, why) in [
+        (
+            version,
+            "1 runs by Pointsman 0.0.1 are passed over",
+            "was written by Pointsman 0.0.1: ",
+        ),
+        (
+            build,
+            "1 runs have a keyframe that cannot be read",
+            "the machine of the keyframe cannot be read",
+        ),
+    ] {
+        let mut replay = replay();
+        for located in entries {
+            assert_eq!(replay.take(located).unwrap(), None);
+        }
+        let notes = replay.passed_over().notes();
+        assert!(notes.len() == 1 && notes[0].starts_with(note), "{notes:?}");
+        let said = replay.finish().unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+    }
+
+    let retold = |entries: Vec<Located>| {
+        let (mut retelling, mut rounds) = (Retelling::new(), RoundCount::default());
+        for located in entries {
+            retelling.take(located, &mut rounds).unwrap();
+        }
+        retelling.finish(&mut rounds).map(|_| rounds.0)
+    };
+    let rounds = retold(ours.clone()).unwrap();
+    assert!(rounds > 0);
+    assert_eq!(retold([others.clone(), ours].concat()).unwrap(), rounds);
+    assert!(retold(others).is_err());
 }
 
 #[test]

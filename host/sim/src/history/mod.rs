@@ -13,6 +13,8 @@
 //! # Invariants
 //! 1. A simulated run that is told comes out again: the same requests with the same lengths, the same
 //!    speeds within a few percent, the same report (`tests/tests/operating/past.rs`).
+//! 2. The bounds of requests, tenants and models are told, or counted in [`Lacks`]
+//!    (`bounds_of_requests_tenants_and_models_are_told_and_simulated`).
 //!
 //! # Not here
 //! The journal's entries (`pointsman-journal`); who reads them (`pointsman-policy-cli`).
@@ -27,11 +29,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pointsman_core::{
     ExecutorId, Fact, Input, Machine, Micros, NewRequest, Outcome, PlacedIn, Progress, RequestId,
-    Stamped,
+    SequenceRef, Sessions, Stamped,
 };
 
 use crate::measure::{Measures, RequestRecord, Sample, jain_of};
 use crate::numbers::whole;
+use crate::simulation::no_sessions;
 use names::Names;
 use steps::Steps;
 use streams::Streams;
@@ -47,6 +50,8 @@ pub struct History {
     /// Arrivals whose number is not known yet.
     arriving: VecDeque<(Micros, Box<NewRequest>)>,
     requests: BTreeMap<RequestId, Past>,
+    /// The sessions, as a simulation of the run remembers them.
+    sessions: Sessions,
     /// Requests that live, and those of them that have a place.
     live: u64,
     placed: u64,
@@ -80,6 +85,7 @@ impl History {
             config: machine.config().clone(),
             arriving: VecDeque::new(),
             requests: BTreeMap::new(),
+            sessions: no_sessions(),
             live: 0,
             placed: 0,
             served: BTreeMap::new(),
@@ -118,7 +124,10 @@ impl History {
     pub fn input(&mut self, now: Micros, input: &Input) {
         self.sample(now);
         match input {
-            Input::RequestArrived(new) => self.arriving.push_back((now, new.clone())),
+            Input::RequestArrived(new) => {
+                self.lacks.returns += u64::from(self.returns_unseen(now, new));
+                self.arriving.push_back((now, new.clone()));
+            }
             Input::SequenceStarted(sequence) => {
                 // A request that has just arrived is not known yet: its fact comes later.
                 let past = self.requests.get(&sequence.request);
@@ -132,11 +141,14 @@ impl History {
                     self.progress(now, *made);
                 }
             }
-            Input::SequenceFinished(sequence)
-            | Input::SequenceLeft(sequence, _)
-            | Input::SequenceFailed { sequence, .. } => {
+            Input::SequenceFinished(sequence) => {
+                self.remember_session(now, *sequence);
                 self.worked(sequence.executor).left(sequence.request);
             }
+            Input::SequenceLeft(sequence, _) | Input::SequenceFailed { sequence, .. } => {
+                self.worked(sequence.executor).left(sequence.request);
+            }
+            Input::KeptTo(sequence, executors) => self.keep_to(sequence.request, executors),
             Input::PromptCounted(sequence, count) => {
                 if let Some(past) = self.requests.get_mut(&sequence.request) {
                     past.counted = Some(count.cached);
@@ -193,6 +205,42 @@ impl History {
             }
             Fact::Ended(request, outcome) => self.ended(now, *request, *outcome),
             _ => {}
+        }
+    }
+
+    /// Returns whether a request prefers an executor of which a simulation does not know: its sessions are
+    /// those that are named, from the beginning of the record on.
+    fn returns_unseen(&self, now: Micros, new: &NewRequest) -> bool {
+        let session = new.session;
+        let known = session.and_then(|session| self.sessions.executor(now, session));
+        new.preferred.is_some() && known.is_none()
+    }
+
+    /// Notes the executor that served a session, at the end of an answer.
+    fn remember_session(&mut self, now: Micros, sequence: SequenceRef) {
+        if let Some(past) = self.requests.get(&sequence.request)
+            && let Some(session) = past.new.session
+        {
+            let by = (sequence.executor, past.new.model);
+            self.sessions.served(now, session, by);
+        }
+    }
+
+    /// Keeps a request that had no token yet to these executors from its arrival on: the one that it was sent
+    /// to has found it too long. An answer that broke off is an accident, which a simulation does not repeat.
+    fn keep_to(&mut self, request: RequestId, executors: &[ExecutorId]) {
+        let Some(past) = self.requests.get_mut(&request) else {
+            return;
+        };
+        if past.record.first_token.is_some() {
+            self.lacks.broken_off += 1;
+            return;
+        }
+        self.lacks.too_long += 1;
+        let allowed = &mut past.new.allowed;
+        match allowed {
+            Some(allowed) => allowed.retain(|executor| executors.contains(executor)),
+            None => *allowed = Some(executors.to_vec()),
         }
     }
 
@@ -311,3 +359,6 @@ impl History {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use pointsman_core::rows::{Change, NameKind};
 use pointsman_core::{
     DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate, Input, KvSpec, Machine,
-    RowKind, RowKinds, TenantId,
+    ModelId, RowKind, RowKinds, TenantId,
 };
 
 use crate::numbers::narrow_len;
@@ -15,7 +15,9 @@ use crate::workload::{Roll, TenantEntry};
 #[derive(Debug, Default)]
 pub(super) struct Names {
     texts: BTreeMap<(NameKind, u32), String>,
-    weights: BTreeMap<TenantId, u32>,
+    tenants: BTreeMap<TenantId, PastTenant>,
+    /// Requests of a model that may run at once; absent: any number.
+    running_max: BTreeMap<ModelId, u32>,
     devices: BTreeMap<DeviceId, PastDevice>,
     executors: BTreeMap<ExecutorId, ExecutorSpec>,
     /// The places of the executors' names, in attach order.
@@ -23,6 +25,14 @@ pub(super) struct Names {
     /// Devices and executors whose number is not known yet.
     devices_new: VecDeque<DeviceSpec>,
     executors_new: VecDeque<ExecutorSpec>,
+}
+
+/// The terms of a tenant, as they were last set.
+#[derive(Clone, Copy, Debug)]
+struct PastTenant {
+    weight: u32,
+    /// Absent: unlimited.
+    tokens_per_minute: Option<u64>,
 }
 
 /// A device, and the KV blocks that it was last known to have.
@@ -41,6 +51,7 @@ impl Names {
             RowKind::Executor,
             RowKind::Device,
             RowKind::Tenant,
+            RowKind::Model,
         ];
         for row in machine.view().rows(RowKinds::from_iter(kinds)) {
             self.meet_row(machine, row);
@@ -57,8 +68,9 @@ impl Names {
                 self.texts.insert((name.kind, name.id), name.text);
             }
             Change::Tenant(tenant) => {
-                self.weights.insert(tenant.id, tenant.weight);
+                self.set_tenant(tenant.id, tenant.weight, tenant.tokens_per_minute);
             }
+            Change::Model(model) => self.limit_model(model.id, model.running_max),
             Change::Device(device) => {
                 if let Some(spec) = machine.device_spec(device.id) {
                     let past = PastDevice {
@@ -90,9 +102,8 @@ impl Names {
                 let id = last.map_or(0, |((_, id), _)| id + 1);
                 self.texts.insert((*kind, id), text.clone());
             }
-            Input::TenantSet(tenant, weight, _) => {
-                self.weights.insert(*tenant, *weight);
-            }
+            Input::TenantSet(tenant, weight, tokens) => self.set_tenant(*tenant, *weight, *tokens),
+            Input::ModelLimitSet(model, max) => self.limit_model(*model, *max),
             Input::DeviceAttached(spec) => self.devices_new.push_back(spec.clone()),
             Input::ExecutorAttached(spec) => self.executors_new.push_back(spec.clone()),
             Input::KvReported(device, report) => {
@@ -108,6 +119,21 @@ impl Names {
             Input::ExecutorUpdated(executor, update) => self.updated(*executor, update),
             _ => {}
         }
+    }
+
+    fn set_tenant(&mut self, tenant: TenantId, weight: u32, tokens_per_minute: Option<u64>) {
+        let terms = PastTenant {
+            weight,
+            tokens_per_minute,
+        };
+        self.tenants.insert(tenant, terms);
+    }
+
+    fn limit_model(&mut self, model: ModelId, running_max: Option<u32>) {
+        match running_max {
+            Some(max) => self.running_max.insert(model, max),
+            None => self.running_max.remove(&model),
+        };
     }
 
     fn updated(&mut self, executor: ExecutorId, update: &ExecutorUpdate) {
@@ -178,6 +204,12 @@ impl Names {
         self.places.get(&spec.name).copied()
     }
 
+    /// The places of executors among those names. One that nothing is known of has none.
+    pub(super) fn places_of(&self, executors: &[ExecutorId]) -> Vec<u32> {
+        let places = executors.iter().filter_map(|id| self.place_of(*id));
+        places.collect()
+    }
+
     fn attach(&mut self, executor: ExecutorId, spec: ExecutorSpec) {
         let next = narrow_len(self.places.len());
         self.places.entry(spec.name.clone()).or_insert(next);
@@ -200,7 +232,8 @@ impl Names {
 
     /// The weight of a tenant.
     pub(super) fn weight(&self, tenant: u32) -> u32 {
-        self.weights.get(&TenantId(tenant)).copied().unwrap_or(1)
+        let terms = self.tenants.get(&TenantId(tenant));
+        terms.map_or(1, |terms| terms.weight)
     }
 
     /// The names as a workload has them: the place of each is its number.
@@ -210,13 +243,19 @@ impl Names {
             texts.map(|(_, text)| text.clone()).collect()
         };
         let tenants = (0..).zip(of(NameKind::Tenant));
-        let tenants = tenants.map(|(place, name)| TenantEntry {
-            name,
-            weight: self.weight(place),
+        let tenants = tenants.map(|(place, name)| {
+            let terms = self.tenants.get(&TenantId(place));
+            TenantEntry {
+                name,
+                weight: self.weight(place),
+                tokens_per_minute: terms.and_then(|terms| terms.tokens_per_minute),
+            }
         });
+        let limits = self.running_max.iter();
         Roll {
             tenants: tenants.collect(),
             models: of(NameKind::Model),
+            running_max: limits.map(|(model, max)| (model.0, *max)).collect(),
             labels: of(NameKind::Label),
         }
     }

@@ -80,6 +80,14 @@ pub struct Lacks {
     pub sharing: u64,
     /// Executors that hold a bounded number of models. Models load at once.
     pub swapping: u64,
+    /// Requests that preferred an executor of which the simulation does not know: their conversation names
+    /// no session, or began before the record. They prefer none.
+    pub returns: u64,
+    /// Times that an executor found a request too long. It is kept to the others from its arrival on.
+    pub too_long: u64,
+    /// Times that an answer broke off, and only some executors could go on with it. None breaks off in the
+    /// simulation.
+    pub broken_off: u64,
 }
 
 /// A reason for which a run cannot be simulated.
@@ -212,7 +220,11 @@ impl History {
                 self.lacks.unknown_lengths += 1;
                 median.min(past.new.output_tokens_max)
             });
-            arrivals.push(past.arrival(begins, length));
+            let allowed = past.new.allowed.as_deref();
+            arrivals.push(Arrival {
+                allowed: allowed.map(|allowed| self.names.places_of(allowed)),
+                ..past.arrival(begins, length)
+            });
         }
         Listed::new(roll, arrivals)
     }
@@ -255,6 +267,7 @@ impl Past {
         }
     }
 
+    /// The request, but for the executors that it is allowed.
     fn arrival(&self, begins: Micros, output_tokens: u32) -> Arrival {
         let new = &self.new;
         let blocks = &new.prompt_blocks;
@@ -281,6 +294,7 @@ impl Past {
                 may_wait: new.may_wait,
                 head_start: new.head_start,
             }),
+            group: new.group,
             ..arrival
         }
     }

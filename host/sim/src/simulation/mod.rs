@@ -42,6 +42,11 @@ const SESSIONS_MAX: u32 = 65_536;
 /// Time until a session is forgotten, by the default of `hints.session-idle-max`.
 const SESSION_IDLE_MAX: Micros = Micros(300_000_000);
 
+/// The memory of a simulation for sessions, which knows none yet.
+pub(crate) fn no_sessions() -> Sessions {
+    Sessions::new(SESSIONS_MAX, SESSION_IDLE_MAX)
+}
+
 /// The parts of a simulation that are not its policies.
 #[derive(Debug)]
 pub struct Plan<W> {
@@ -176,7 +181,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             agenda: BTreeSet::new(),
             touched: BTreeSet::new(),
             requests: SimulatedRequests::new(plan.requests, plan.fleet.tokens_per_block()),
-            sessions: Sessions::new(SESSIONS_MAX, SESSION_IDLE_MAX),
+            sessions: no_sessions(),
             failures: Failures::new(plan.failures, plan.fleet.len()),
             measures: Measures::default(),
             names,
@@ -285,11 +290,17 @@ impl Ids {
         let mut ids = Self::default();
         for tenant in &roll.tenants {
             let id: TenantId = machine.intern(Micros(0), &tenant.name);
-            machine.handle(Micros(0), Input::TenantSet(id, tenant.weight.max(1), None));
+            let terms = Input::TenantSet(id, tenant.weight.max(1), tenant.tokens_per_minute);
+            machine.handle(Micros(0), terms);
             ids.tenants.push(id);
         }
         let models = roll.models.iter();
         ids.models = models.map(|name| machine.intern(Micros(0), name)).collect();
+        for (place, running_max) in &roll.running_max {
+            for model in ids.models_at(&[*place]) {
+                machine.handle(Micros(0), Input::ModelLimitSet(model, Some(*running_max)));
+            }
+        }
         let labels = roll.labels.iter();
         ids.labels = labels.map(|name| machine.intern(Micros(0), name)).collect();
         ids
@@ -390,7 +401,9 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
                 return;
             };
             let session = arrival.session.map(SessionKey);
+            let allowed = arrival.allowed.as_deref();
             let new = NewRequest {
+                allowed: allowed.map(|places| self.executors_at(places)),
                 preferred: session.and_then(|it| self.sessions.executor(self.now, it)),
                 ..self.requests.new_request(&arrival, &self.names, self.now)
             };
@@ -399,6 +412,13 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             self.failures.note_arrival(id, self.now);
             self.requests.arrive(id, arrival, &self.names, self.now);
         }
+    }
+
+    /// The executors at these places, as far as there are any.
+    fn executors_at(&self, places: &[u32]) -> Vec<ExecutorId> {
+        let stations = places.iter();
+        let stations = stations.filter_map(|place| self.stations.get(*place as usize));
+        stations.map(|station| station.id).collect()
     }
 
     /// Lets the machine decide and executors begin until nothing more happens at this time.

@@ -147,7 +147,8 @@ impl SimulatedRequests {
         whole(jain_of(served.map(|(tokens, tenant)| (*tokens, tenant.weight))) * 1000.0)
     }
 
-    /// A request as the machine is told it.
+    /// A request as the machine is told it, but for the executors that it is allowed and the one that it
+    /// prefers.
     pub(super) fn new_request(&self, arrival: &Arrival, ids: &Ids, now: Micros) -> NewRequest {
         let tenant = ids.tenants[arrival.tenant as usize];
         let asked = arrival.asked.unwrap_or(ClientBounds {
@@ -177,6 +178,7 @@ impl SimulatedRequests {
             deadline: arrival.patience.map(|patience| now.after(patience)),
             may_wait: asked.may_wait,
             head_start: asked.head_start,
+            group: arrival.group,
             prompt_blocks: arrival.prompt.blocks(self.tokens_per_block),
             output_tokens_expected: expected,
             ..NewRequest::new(tenant, arrival.prompt.tokens, bound)

@@ -49,9 +49,10 @@ pub fn azure(text: &str) -> Result<Listed, TraceError> {
     Ok(Listed::new(Roll::single(), arrivals))
 }
 
-/// A time as microseconds of some calendar.
+/// A time as microseconds of some calendar, in UTC where it says its distance from that.
 fn time_of(text: &str) -> Option<Micros> {
     let (date, time) = text.split_once(' ')?;
+    let (time, east) = split_zone(time)?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
     let mut time = time.splitn(3, ':');
@@ -65,7 +66,26 @@ fn time_of(text: &str) -> Option<Micros> {
         return None;
     }
     let minutes = (days(year, month, day) * 24 + hour) * 60 + minute;
+    let minutes = minutes.checked_add_signed(-east)?;
     Some(Micros(minutes * 60_000_000).after(from_secs(second)))
+}
+
+/// Takes the distance from UTC, `Z` or `+HH:MM`, off the end of a time. In minutes to the east; 0 where nothing
+/// is said.
+fn split_zone(time: &str) -> Option<(&str, i64)> {
+    if let Some(time) = time.strip_suffix('Z') {
+        return Some((time, 0));
+    }
+    let Some(at) = time.find(['+', '-']) else {
+        return Some((time, 0));
+    };
+    let (time, zone) = time.split_at(at);
+    let (sign, zone) = zone.split_at(1);
+    let (hours, minutes) = zone.split_once(':')?;
+    let hours = i64::from(hours.parse::<u8>().ok().filter(|hours| *hours < 24)?);
+    let minutes = i64::from(minutes.parse::<u8>().ok().filter(|it| *it < 60)?);
+    let distance = hours * 60 + minutes;
+    Some((time, if sign == "-" { -distance } else { distance }))
 }
 
 /// Days of the Gregorian calendar up to a date, counted from the first of March of the year 0.
@@ -95,6 +115,24 @@ mod tests {
             (Micros(0), 374, 44)
         );
         assert_eq!(trace.pop().unwrap().at, Micros(1_250_000));
+    }
+
+    #[test]
+    fn times_may_say_their_distance_from_utc() {
+        let text = "TIMESTAMP,ContextTokens,GeneratedTokens\n\
+                    2024-05-10 00:00:00.009930+00:00,2162,5\n\
+                    2024-05-10 00:00:01+00:00,2399,6\n\
+                    2024-05-10 02:00:02.009930+02:00,76,15\n\
+                    2024-05-09 18:30:03.009930-05:30,2376,3\n\
+                    2024-05-10 00:00:04.009930Z,1,1\n";
+        let mut trace = azure(text).unwrap();
+        let times = std::iter::from_fn(|| trace.pop()).map(|arrival| arrival.at.0);
+        let times: Vec<u64> = times.collect();
+        assert_eq!(times, [0, 990_070, 2_000_000, 3_000_000, 4_000_000]);
+        for zone in ["+24:00", "+01:60", "+01", "-", "+1:2:3", "ZZ"] {
+            let time = format!("2024-05-10 00:00:00{zone}");
+            assert_eq!(time_of(&time), None, "{time}");
+        }
     }
 
     #[test]

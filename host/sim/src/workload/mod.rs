@@ -20,6 +20,7 @@ mod prompt;
 mod servegen;
 mod shaped;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use pointsman_core::Micros;
@@ -62,6 +63,8 @@ pub struct Roll {
     pub tenants: Vec<TenantEntry>,
     /// The models; none: requests name no model.
     pub models: Vec<String>,
+    /// Requests of a model that may run at once, by the model's place; absent: any number.
+    pub running_max: BTreeMap<u32, u32>,
     /// The labels, as `key=value`.
     pub labels: Vec<String>,
 }
@@ -73,6 +76,8 @@ pub struct TenantEntry {
     pub name: String,
     /// The relative share of the tenant.
     pub weight: u32,
+    /// Tokens a minute that the tenant may use; absent: unlimited.
+    pub tokens_per_minute: Option<u64>,
 }
 
 /// One request, and the time at which it comes.
@@ -103,6 +108,10 @@ pub struct Arrival {
     /// The bounds and hints of its client, where they were recorded; absent: those of all
     /// ([`crate::RequestPlan`]).
     pub asked: Option<ClientBounds>,
+    /// The places of the only executors allowed, in attach order; absent: any that serves the model.
+    pub allowed: Option<Vec<u32>>,
+    /// The topology group that the request asks for; absent: any.
+    pub group: Option<u32>,
 }
 
 /// Bounds and hints that a client gave with its request.
@@ -135,6 +144,8 @@ impl Arrival {
             output_tokens: output_tokens.max(1),
             ticket: None,
             asked: None,
+            allowed: None,
+            group: None,
         }
     }
 }
@@ -149,13 +160,21 @@ impl Roll {
     /// A roll of tenants of equal weight and no model.
     #[must_use]
     pub fn of_tenants<T: Into<String>>(names: impl IntoIterator<Item = T>) -> Self {
-        let tenants = names.into_iter().map(|name| TenantEntry {
+        Self {
+            tenants: names.into_iter().map(TenantEntry::new).collect(),
+            ..Self::default()
+        }
+    }
+}
+
+impl TenantEntry {
+    /// A tenant of weight 1 without a limit.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
             name: name.into(),
             weight: 1,
-        });
-        Self {
-            tenants: tenants.collect(),
-            ..Self::default()
+            tokens_per_minute: None,
         }
     }
 }

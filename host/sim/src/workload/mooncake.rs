@@ -9,7 +9,7 @@ use pointsman_core::Micros;
 use pointsman_core::rows::RequestClass;
 use serde::Deserialize;
 
-use super::{Arrival, Listed, PromptText, Roll, TenantEntry, TraceError};
+use super::{Arrival, Listed, PromptText, Roll, TraceError};
 use crate::draws::mix;
 use crate::numbers::{from_millis, narrow_len};
 
@@ -87,14 +87,9 @@ pub fn mooncake(text: &str) -> Result<Listed, TraceError> {
     if arrivals.is_empty() {
         return Err(TraceError::Empty);
     }
-    let tenants = tenants
-        .names
-        .into_iter()
-        .map(|name| TenantEntry { name, weight: 1 });
     let roll = Roll {
-        tenants: tenants.collect(),
         models: models.names,
-        labels: Vec::new(),
+        ..Roll::of_tenants(tenants.names)
     };
     Ok(Listed::new(roll, arrivals))
 }

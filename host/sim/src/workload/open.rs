@@ -15,7 +15,7 @@ pub struct OpenPlan {
     pub seed: u64,
     /// Requests in all.
     pub requests: u64,
-    /// Requests in a second, on average outside of bursts and floods.
+    /// Requests in a second, on average outside of bursts and floods. Above 0: otherwise none ever comes.
     pub rate: f64,
     /// Lengths of prompts, what they share included.
     pub prompt: Lengths,

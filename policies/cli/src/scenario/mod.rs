@@ -128,6 +128,7 @@ fn find(journal: &Path, wanted: Round) -> Result<Found> {
     if let Some(found) = search.found.take() {
         return Ok(found);
     }
+    damage.extend(retelling.passed_over().notes());
     let torn = reader.torn_tails().iter();
     damage.extend(torn.map(|torn| format!("cut off: {} at {}", torn.file.display(), torn.offset)));
     bail!("{}: {}", journal.display(), search.missing(&damage))

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use pointsman_notation::{Time, instead};
 use pointsman_sim::Micros;
 use pointsman_sim::workload::{
@@ -60,6 +60,19 @@ impl Default for Changes {
 
 /// The generators.
 const GENERATORS: [&str; 4] = ["poisson", "bursts", "flood", "agents"];
+
+/// From one burst to the next, where the generator is `bursts` and nothing is said.
+const BURST_EVERY: Time = Time::from_secs(60);
+/// The length of a burst.
+const BURST_LASTING: Time = Time::from_secs(5);
+/// The rate within a burst, as a multiple.
+const BURST_FACTOR: f64 = 10.0;
+/// The beginning of the flood, where the generator is `flood` and nothing is said.
+const FLOOD_FROM: Time = Time::from_secs(30);
+/// The length of a flood.
+const FLOOD_LASTING: Time = Time::from_secs(60);
+/// Requests of a flood, as a multiple of those of all tenants.
+const FLOOD_FACTOR: f64 = 5.0;
 
 impl WorkloadSource {
     /// Finds a workload: a file, `-` for standard input, or a generator.
@@ -216,7 +229,7 @@ fn trace(text: &str, parts: &str) -> Result<Kind> {
         servegen(text, &plan)?;
         return Ok(Kind::Servegen(text.to_owned(), plan));
     }
-    anyhow::ensure!(parts.is_empty(), "such a trace has no keys: {parts}");
+    ensure!(parts.is_empty(), "such a trace has no keys: {parts}");
     if first.starts_with('{') {
         return Ok(Kind::Listed(mooncake(text)?));
     }
@@ -234,23 +247,14 @@ fn generator(name: &str, parts: &str) -> Result<Kind> {
         let keys: AgentsKeys = spec::parse(name, parts)?;
         return Ok(Kind::Agents(Box::new(keys.plan())));
     }
-    let keys: OpenKeys = spec::parse(name, parts)?;
-    let mut plan = keys.plan();
-    if name == "bursts" && plan.bursts.is_none() {
-        plan.bursts = Some(Bursts {
-            every: Micros(60_000_000),
-            lasting: Micros(5_000_000),
-            factor: 10.0,
-        });
+    let mut keys: OpenKeys = spec::parse(name, parts)?;
+    if name == "bursts" {
+        keys.burst_every = keys.burst_every.or(Some(BURST_EVERY));
     }
-    if name == "flood" && plan.flood.is_none() {
-        plan.tenants = plan.tenants.max(2);
-        plan.flood = Some(Flood {
-            from: Micros(30_000_000),
-            lasting: Micros(60_000_000),
-            factor: 5.0,
-        });
+    if name == "flood" {
+        keys.flood_from = keys.flood_from.or(Some(FLOOD_FROM));
     }
+    let plan = keys.plan().with_context(|| name.to_owned())?;
     Ok(Kind::Open(plan))
 }
 
@@ -273,11 +277,11 @@ struct OpenKeys {
     prefix_tokens: u32,
     throughput: f64,
     burst_every: Option<Time>,
-    burst_lasting: Time,
-    burst_factor: f64,
+    burst_lasting: Option<Time>,
+    burst_factor: Option<f64>,
     flood_from: Option<Time>,
-    flood_lasting: Time,
-    flood_factor: f64,
+    flood_lasting: Option<Time>,
+    flood_factor: Option<f64>,
 }
 
 impl Default for OpenKeys {
@@ -298,11 +302,11 @@ impl Default for OpenKeys {
             prefix_tokens: 0,
             throughput: 0.0,
             burst_every: None,
-            burst_lasting: Time::from_secs(5),
-            burst_factor: 10.0,
+            burst_lasting: None,
+            burst_factor: None,
             flood_from: None,
-            flood_lasting: Time::from_secs(60),
-            flood_factor: 5.0,
+            flood_lasting: None,
+            flood_factor: None,
         }
     }
 }
@@ -321,25 +325,67 @@ fn micros(time: Time) -> Micros {
     Micros(time.as_micros())
 }
 
+/// Checks a number of requests: without a rate above 0 there is never a next one.
+fn above_zero(key: &str, number: f64) -> Result<f64> {
+    ensure!(
+        number.is_finite() && number > 0.0,
+        "{key} must be above 0, not {number}"
+    );
+    Ok(number)
+}
+
 impl OpenKeys {
-    fn plan(self) -> OpenPlan {
-        let bursts = self.burst_every.map(|every| Bursts {
+    /// The bursts; absent: none are asked for.
+    fn bursts(&self) -> Result<Option<Bursts>> {
+        let Some(every) = self.burst_every else {
+            ensure!(
+                self.burst_lasting.is_none() && self.burst_factor.is_none(),
+                "burst-lasting and burst-factor say nothing without burst-every: add \
+                 burst-every={BURST_EVERY}, or take the generator bursts"
+            );
+            return Ok(None);
+        };
+        let factor = self.burst_factor.unwrap_or(BURST_FACTOR);
+        Ok(Some(Bursts {
             every: micros(every),
-            lasting: micros(self.burst_lasting),
-            factor: self.burst_factor,
-        });
-        let flood = self.flood_from.map(|from| Flood {
+            lasting: micros(self.burst_lasting.unwrap_or(BURST_LASTING)),
+            factor: above_zero("burst-factor", factor)?,
+        }))
+    }
+
+    /// The flood; absent: none is asked for.
+    fn flood(&self) -> Result<Option<Flood>> {
+        let Some(from) = self.flood_from else {
+            ensure!(
+                self.flood_lasting.is_none() && self.flood_factor.is_none(),
+                "flood-lasting and flood-factor say nothing without flood-from: add \
+                 flood-from={FLOOD_FROM}, or take the generator flood"
+            );
+            return Ok(None);
+        };
+        let factor = self.flood_factor.unwrap_or(FLOOD_FACTOR);
+        Ok(Some(Flood {
             from: micros(from),
-            lasting: micros(self.flood_lasting),
-            factor: self.flood_factor,
-        });
-        OpenPlan {
+            lasting: micros(self.flood_lasting.unwrap_or(FLOOD_LASTING)),
+            factor: above_zero("flood-factor", factor)?,
+        }))
+    }
+
+    /// The plan of these keys.
+    ///
+    /// # Errors
+    /// If no request would ever come, or a key says nothing without another one.
+    fn plan(self) -> Result<OpenPlan> {
+        let (bursts, flood) = (self.bursts()?, self.flood()?);
+        // There are others beside the tenant that floods.
+        let tenants_min = if flood.is_some() { 2 } else { 0 };
+        Ok(OpenPlan {
             seed: 0,
             requests: self.requests,
-            rate: self.rate,
+            rate: above_zero("rate", self.rate)?,
             prompt: lengths(self.prompt, self.prompt_median, self.prompt_max),
             output: lengths(self.output, self.output_median, self.output_max),
-            tenants: self.tenants,
+            tenants: self.tenants.max(tenants_min),
             models: self.models,
             models_zipf: self.models_zipf,
             prefixes: self.prefixes,
@@ -347,7 +393,7 @@ impl OpenKeys {
             throughput_share: self.throughput,
             bursts,
             flood,
-        }
+        })
     }
 }
 
@@ -423,67 +469,4 @@ impl ServegenKeys {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn made(text: &str, changes: Changes) -> Vec<u64> {
-        let source = WorkloadSource::find(text, changes).unwrap();
-        let mut workload = source.make(1).unwrap();
-        let arrivals = std::iter::from_fn(|| workload.pop());
-        arrivals.map(|arrival| arrival.at.0).collect()
-    }
-
-    #[test]
-    fn a_generator_is_known_by_its_name_and_its_keys() {
-        let changes = Changes {
-            requests_max: Some(5),
-            ..Changes::default()
-        };
-        assert_eq!(
-            made("poisson:rate=100,requests=9", Changes::default()).len(),
-            9
-        );
-        assert_eq!(made("bursts:burst-every=10s", changes).len(), 5);
-        assert_eq!(made("flood", changes).len(), 5);
-        assert_eq!(
-            made("agents:sessions=5,turns=1", Changes::default()).len(),
-            5
-        );
-    }
-
-    #[test]
-    fn a_file_is_known_by_its_first_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            fs::write(&path, text).unwrap();
-            path.display().to_string()
-        };
-        let mooncake = r#"{"timestamp":1,"input_length":1,"output_length":1}"#;
-        let faster = Changes {
-            speed_up: 4.0,
-            ..Changes::default()
-        };
-        assert_eq!(made(&file("a.jsonl", mooncake), faster), [250]);
-        let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n";
-        assert_eq!(made(&file("b.csv", azure), Changes::default()), [0]);
-        let servegen = r#"{"client":1,"slots":[[0,1.0,1.0,"Gamma",1.0,1.0]],"input_tokens_q":[5],"output_tokens_q":[5]}"#;
-        let path = format!("{}:lasting=60s,rate=2", file("c.jsonl", servegen));
-        assert!((80..160).contains(&made(&path, Changes::default()).len()));
-        let error = WorkloadSource::find(&file("d.txt", "hello"), Changes::default());
-        let said = format!("{:#}", error.unwrap_err());
-        assert!(said.contains("it is no trace"), "{said}");
-    }
-
-    #[test]
-    fn what_is_neither_is_refused_with_what_there_is() {
-        let said = |text: &str| {
-            let error = WorkloadSource::find(text, Changes::default()).unwrap_err();
-            format!("{error:#}")
-        };
-        let unknown = said("poison:rate=1");
-        assert!(unknown.contains("did you mean `poisson`?"), "{unknown}");
-        let key = said("agents:session=5");
-        assert!(key.contains("did you mean `sessions`?"), "{key}");
-    }
-}
+mod tests;

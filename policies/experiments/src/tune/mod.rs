@@ -355,6 +355,9 @@ impl Tuning<'_> {
         }
         text.push_str(&self.changes(found));
         text.push_str(&aligned(&self.rows(parts)));
+        for note in &self.scenes.notes {
+            text.push_str(&format!("note: {note}\n"));
+        }
         text
     }
 

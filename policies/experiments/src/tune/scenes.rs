@@ -29,6 +29,8 @@ pub(super) struct Scene {
 pub(super) struct Scenes {
     pub(super) searched: Vec<Scene>,
     pub(super) held_out: Vec<Scene>,
+    /// Remarks on what simulations of a journal do not repeat.
+    pub(super) notes: Vec<String>,
 }
 
 /// The workloads that are named.
@@ -55,6 +57,7 @@ impl Scenes {
         let mut scenes = Self::default();
         for text in named.searched {
             let found = Found::of(text, args, stable, defaults)?;
+            scenes.notes.extend(found.notes());
             if named.held_out.is_empty() {
                 found.part(named.seeds, &mut scenes)?;
             } else {
@@ -63,6 +66,7 @@ impl Scenes {
         }
         for text in named.held_out {
             let found = Found::of(text, args, stable, defaults)?;
+            scenes.notes.extend(found.notes());
             scenes.held_out.extend(found.seeded(0, named.seeds));
         }
         Ok(scenes)
@@ -75,6 +79,8 @@ struct Found {
     setting: Setting,
     base: Contender,
     seed: u64,
+    /// Remarks on its journal; none: it has none.
+    remarks: Vec<String>,
 }
 
 impl Found {
@@ -94,7 +100,14 @@ impl Found {
             setting: args.setting(text, past.as_ref())?,
             base: args.base(stable, recorded.as_ref())?,
             seed: args.seed,
+            remarks: past.map(|past| past.notes).unwrap_or_default(),
         })
+    }
+
+    /// The remarks, each with the workload that it is about.
+    fn notes(&self) -> impl Iterator<Item = String> {
+        let remarks = self.remarks.iter();
+        remarks.map(|remark| format!("{}: {remark}", self.label))
     }
 
     /// Parts it into what is searched and what is held out.
@@ -122,6 +135,7 @@ impl Found {
                 },
                 base: self.base.clone(),
                 seed: self.seed,
+                remarks: Vec::new(),
             };
             into.extend(part.seeded(0, seeds));
         }

@@ -40,7 +40,7 @@ pub(crate) struct PastRun {
     pub(crate) chains: Vec<Chain>,
     speeds: Vec<Speed>,
     /// Remarks on what the simulation does not repeat.
-    notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl PastRun {
@@ -188,10 +188,15 @@ fn micros(micros: f64) -> String {
 /// Remarks on the journal.
 fn notes_of(journal: &ReadJournal) -> Vec<String> {
     let otherwise = journal.run.decided_otherwise();
+    let mut notes = journal.passed_over.notes();
     let parts = [
         (
             journal.others,
             "other runs are in the journal: this is the one with the most requests",
+        ),
+        (
+            journal.foreign as u64,
+            "files of the journal have a format that this version does not read: they are passed over",
         ),
         (
             journal.damaged,
@@ -206,7 +211,8 @@ fn notes_of(journal: &ReadJournal) -> Vec<String> {
             "requests came while other policies decided: all are simulated with those of most",
         ),
     ];
-    list(&parts)
+    notes.extend(list(&parts));
+    notes
 }
 
 /// Remarks on the run.
@@ -244,6 +250,18 @@ fn remarks(lacks: &Lacks) -> Vec<String> {
         (
             lacks.swapping,
             "executors hold a bounded number of models: the time to load one is not in a journal, and taken to be 0",
+        ),
+        (
+            lacks.returns,
+            "requests preferred an executor, and named no session or one of before the journal: in the simulation they prefer none",
+        ),
+        (
+            lacks.too_long,
+            "times an executor found a request too long: the simulation sends it to the others from the beginning",
+        ),
+        (
+            lacks.broken_off,
+            "times an answer broke off, and not every executor could go on with it: in the simulation none breaks off",
         ),
     ];
     list(&parts)

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow};
 use pointsman_core::{Input, Machine};
 use pointsman_journal::{
-    Chain, Entry, Header, JournalReader, Keyframe, PolicyRecord, ReadError, Roster,
+    BlobError, Chain, Entry, JournalReader, Keyframe, Located, PolicyRecord, ReadError, Roster,
 };
+use pointsman_replay::{PassedOver, ReplayError};
 use pointsman_sim::history::History;
 
 /// A run of a journal.
@@ -29,79 +30,121 @@ pub(super) struct ReadJournal {
     pub(super) run: RecordedRun,
     /// Other runs with requests.
     pub(super) others: u64,
+    /// Runs that were passed over.
+    pub(super) passed_over: PassedOver,
+    /// Files of another format.
+    pub(super) foreign: usize,
     /// Places at which it is damaged.
     pub(super) damaged: u64,
     /// Files that end within an entry.
     pub(super) cut_off: usize,
 }
 
+/// A journal that is being read.
+#[derive(Debug, Default)]
+struct Reading {
+    runs: Vec<RecordedRun>,
+    /// Start of the last of them, which names it.
+    started: Option<u64>,
+    passed_over: PassedOver,
+    /// The fault of each file of another format.
+    foreign: Vec<ReadError>,
+    damaged: u64,
+}
+
 impl ReadJournal {
     /// Reads the journal at `path`, a folder or a file.
     ///
     /// # Errors
-    /// If there is no journal, another version wrote it, or it has no keyframe to begin with.
+    /// If there is no journal, this build wrote no run of it, or it has no keyframe to begin with.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let shown = path.display();
         let mut reader = JournalReader::open(path)?;
-        let (mut started, mut runs, mut damaged) = (None, Vec::new(), 0);
+        let mut reading = Reading::default();
         for located in reader.by_ref() {
-            match located.map(|located| located.entry) {
-                Ok(Entry::Header(header)) => {
-                    check_version(path, &header)?;
-                    if started != Some(header.started_unix_ms) {
-                        started = Some(header.started_unix_ms);
-                        runs.push(RecordedRun::default());
-                    }
-                }
-                Ok(entry) => {
-                    if let Some(run) = runs.last_mut() {
-                        run.take(entry).with_context(|| shown.to_string())?;
-                    }
-                }
-                Err(error @ ReadError::File { .. }) => return Err(error.into()),
-                Err(_) => {
-                    damaged += 1;
-                    if let Some(run) = runs.last_mut() {
-                        run.is_interrupted = true;
-                    }
-                }
+            match located {
+                Ok(located) => reading.take(located),
+                Err(error) => reading.fault(error),
             }
         }
-        let cut_off = reader.torn_tails().len();
-        if runs.is_empty() {
-            bail!("{shown}: no journal in it");
-        }
-        if runs.iter().all(|run| run.history.is_none()) {
-            bail!("{shown}: there is no keyframe in it, so there is nothing to begin with");
-        }
+        let runs = std::mem::take(&mut reading.runs);
         let with_requests = runs.iter().filter(|run| run.arrivals() > 0).count();
+        let lack = if runs.is_empty() {
+            "no journal in it"
+        } else {
+            "there is no keyframe in it, so there is nothing to begin with"
+        };
+        let runs = runs.into_iter().filter(|run| run.history.is_some());
         // The first of those with the most.
-        let most = runs.into_iter().reduce(|best, run| {
+        let most = runs.reduce(|best, run| {
             if run.arrivals() > best.arrivals() {
                 run
             } else {
                 best
             }
         });
+        let Some(run) = most else {
+            let reason = reading.reason();
+            return Err(reason.unwrap_or_else(|| anyhow!("{}: {lack}", path.display())));
+        };
         Ok(Self {
-            run: most.unwrap_or_default(),
+            run,
             others: (with_requests as u64).saturating_sub(1),
-            damaged,
-            cut_off,
+            passed_over: reading.passed_over,
+            foreign: reading.foreign.len(),
+            damaged: reading.damaged,
+            cut_off: reader.torn_tails().len(),
         })
     }
 }
 
-/// The machine in a keyframe is for the version that wrote it.
-fn check_version(path: &Path, header: &Header) -> Result<()> {
-    let ours = env!("CARGO_PKG_VERSION");
-    let found = &header.pointsman;
-    anyhow::ensure!(
-        found == ours,
-        "{} was written by Pointsman {found}; simulate it with that version, this is {ours}",
-        path.display()
-    );
-    Ok(())
+impl Reading {
+    fn take(&mut self, located: Located) {
+        if self.passed_over.hear(&located) {
+            return;
+        }
+        let Located {
+            file,
+            offset,
+            entry,
+        } = located;
+        if let Entry::Header(header) = &entry {
+            let started = Some(header.started_unix_ms);
+            if std::mem::replace(&mut self.started, started) != started {
+                self.runs.push(RecordedRun::default());
+            }
+            return;
+        }
+        let Some(run) = self.runs.last_mut() else {
+            return;
+        };
+        if let Err(error) = run.take(entry) {
+            self.passed_over.unreadable(ReplayError::Machine {
+                file: file.display().to_string(),
+                offset,
+                why: error.to_string(),
+            });
+        }
+    }
+
+    fn fault(&mut self, error: ReadError) {
+        if matches!(error, ReadError::File { .. }) {
+            self.foreign.push(error);
+        } else if !self.passed_over.is_passing() {
+            self.damaged += 1;
+            if let Some(run) = self.runs.last_mut() {
+                run.is_interrupted = true;
+            }
+        }
+    }
+
+    /// The reason for which a part of the journal was passed over; absent: none was.
+    fn reason(mut self) -> Option<anyhow::Error> {
+        let other = self.passed_over.take_reason();
+        let foreign = self.foreign.into_iter().next();
+        other
+            .map(anyhow::Error::from)
+            .or_else(|| foreign.map(anyhow::Error::from))
+    }
 }
 
 impl RecordedRun {
@@ -128,7 +171,7 @@ impl RecordedRun {
         requests.sum::<u64>() - most
     }
 
-    fn take(&mut self, entry: Entry<'static>) -> Result<()> {
+    fn take(&mut self, entry: Entry<'static>) -> Result<(), BlobError> {
         match entry {
             Entry::Keyframe(keyframe) => return self.keyframe(*keyframe),
             Entry::Bound(bound) => self.meet(bound.roster),
@@ -161,15 +204,12 @@ impl RecordedRun {
     }
 
     /// Begins with the first keyframe, and goes on with one after entries that are missing.
-    fn keyframe(&mut self, keyframe: Keyframe) -> Result<()> {
+    fn keyframe(&mut self, keyframe: Keyframe) -> Result<(), BlobError> {
         self.meet(keyframe.roster);
         if self.history.is_some() && !self.is_interrupted {
             return Ok(());
         }
-        let machine: Machine = keyframe.machine.read().context(
-            "the machine of its keyframe cannot be read: another build wrote it, so simulate it with \
-             that one",
-        )?;
+        let machine: Machine = keyframe.machine.read()?;
         match &mut self.history {
             Some(history) => history.go_on(&machine),
             None => self.history = Some(History::new(&machine)),

@@ -1,0 +1,196 @@
+//! Simulations whose history is told: whatever binds requests, tenants and models comes out again, or is counted.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use pointsman_core::{
+    ExecutorId, Incarnation, Input, Micros, NewRequest, NoPolicies, Recorder, RequestId, Round,
+    SequenceRef, Stamped, TenantId,
+};
+
+use super::{Basis, History, Lacks};
+use crate::fleet::{ExecutorPlan, FleetPlan, KvKeeper};
+use crate::latency::{LatencyProfile, LinearCost};
+use crate::measure::Goodput;
+use crate::simulation::{Plan, Simulation};
+use crate::workload::{Arrival, Listed, PromptText, Roll, TenantEntry, Workload};
+
+/// A recorder whose history hears of the run.
+#[derive(Debug)]
+struct Told(Rc<RefCell<History>>);
+
+impl Recorder for Told {
+    fn input(&mut self, now: Micros, input: &Input) {
+        self.0.borrow_mut().input(now, input);
+    }
+
+    fn round(&mut self, _: Micros, _: Round) {}
+
+    fn fact(&mut self, stamped: &Stamped) {
+        self.0.borrow_mut().fact(stamped);
+    }
+}
+
+/// A simulation of two engines, and its history.
+struct Run {
+    simulation: Simulation<NoPolicies, Listed>,
+    history: Rc<RefCell<History>>,
+}
+
+impl Run {
+    fn new(workload: Listed) -> Self {
+        let engine = |name: &str| ExecutorPlan {
+            name: name.to_owned(),
+            profile: LatencyProfile::Linear(LinearCost {
+                step_ms: 3.0,
+                prefill_token_ms: 0.05,
+                prefill_pair_ms: 0.0,
+                decode_ms: 0.4,
+                decode_context_ms: 0.0,
+            }),
+            kv: KvKeeper::Host,
+            step_tokens: 1024,
+            ..ExecutorPlan::named("polynomial").unwrap()
+        };
+        let fleet = FleetPlan {
+            executors: vec![engine("first"), engine("second")],
+        };
+        let plan = Plan::new(fleet, workload);
+        let mut simulation = Simulation::new(plan, NoPolicies).unwrap();
+        let (_, machine, _) = simulation.parts();
+        let history = Rc::new(RefCell::new(History::new(machine)));
+        simulation.record_with(Box::new(Told(Rc::clone(&history))));
+        Self {
+            simulation,
+            history,
+        }
+    }
+
+    /// Goes on to the end.
+    fn end(&mut self) {
+        while self.simulation.advance().is_some() {}
+    }
+
+    /// Has the history hear what does not happen in a simulation.
+    fn hears(&mut self, input: &Input) {
+        let (now, _, _) = self.simulation.parts();
+        self.history.borrow_mut().input(now, input);
+    }
+
+    fn told(self) -> Basis {
+        drop(self.simulation);
+        let history = Rc::into_inner(self.history).expect("the recorder is gone");
+        history.into_inner().told(Goodput::default()).unwrap()
+    }
+}
+
+/// Twenty requests, each changed.
+fn requests(change: impl Fn(u32, Arrival) -> Arrival) -> Vec<Arrival> {
+    let request = |n: u32| {
+        let prompt = PromptText::unlike_others(100 + 10 * n);
+        change(n, Arrival::new(Micros(u64::from(n) * 50_000), prompt, 8))
+    };
+    (0..20).map(request).collect()
+}
+
+/// The bounds of each request.
+fn bounds(mut workload: Listed) -> Vec<(Option<Vec<u32>>, Option<u32>)> {
+    let arrivals = std::iter::from_fn(|| workload.pop());
+    arrivals
+        .map(|arrival| (arrival.allowed, arrival.group))
+        .collect()
+}
+
+/// Lacks of such a run, in which every answer has the same length.
+fn with_length(lacks: Lacks) -> Lacks {
+    Lacks {
+        guessed_tokens: 8,
+        ..lacks
+    }
+}
+
+fn kept_to_the_second(request: u64) -> Input {
+    let sequence = SequenceRef {
+        request: RequestId(request),
+        executor: ExecutorId(0),
+        incarnation: Incarnation(0),
+    };
+    Input::KeptTo(sequence, vec![ExecutorId(1)])
+}
+
+#[test]
+fn bounds_of_requests_tenants_and_models_are_told_and_simulated() {
+    let roll = Roll {
+        tenants: vec![
+            TenantEntry::new("free"),
+            TenantEntry {
+                weight: 3,
+                tokens_per_minute: Some(5000),
+                ..TenantEntry::new("bound")
+            },
+        ],
+        models: vec!["a".to_owned(), "b".to_owned()],
+        running_max: BTreeMap::from([(1, 2)]),
+        ..Roll::default()
+    };
+    let asked = requests(|n, arrival| Arrival {
+        tenant: n % 2,
+        model: Some(n % 2),
+        allowed: (n > 0).then(|| vec![1]),
+        group: (n % 3 > 0).then_some(n % 3),
+        ..arrival
+    });
+    let asked = Listed::new(roll.clone(), asked);
+    let mut run = Run::new(asked.clone());
+    run.end();
+    let basis = run.told();
+    assert_eq!(*basis.workload.roll(), roll);
+    assert_eq!(bounds(basis.workload), bounds(asked));
+    assert_eq!(basis.lacks, with_length(Lacks::default()));
+    assert!(
+        basis.report.executors[1].requests >= 19,
+        "all but one were kept to the second: {:?}",
+        basis.report.executors
+    );
+}
+
+#[test]
+fn a_request_found_too_long_is_kept_from_there_and_a_broken_answer_is_counted() {
+    let asked = Listed::new(Roll::single(), requests(|_, arrival| arrival));
+    let mut run = Run::new(asked);
+    // The first has arrived and has no token yet.
+    run.simulation.advance();
+    run.hears(&kept_to_the_second(0));
+    run.end();
+    run.hears(&kept_to_the_second(1));
+    let basis = run.told();
+    let lacks = Lacks {
+        too_long: 1,
+        broken_off: 1,
+        ..Lacks::default()
+    };
+    assert_eq!(basis.lacks, with_length(lacks));
+    let bounds = bounds(basis.workload);
+    assert_eq!(bounds[0], (Some(vec![1]), None));
+    assert!(bounds[1..].iter().all(|it| *it == (None, None)));
+}
+
+#[test]
+fn returns_to_an_executor_are_counted_where_no_session_tells_of_it() {
+    let asked = requests(|n, arrival| Arrival {
+        session: Some(u64::from(n % 2)),
+        ..arrival
+    });
+    let mut run = Run::new(Listed::new(Roll::single(), asked));
+    run.end();
+    run.hears(&Input::arrival(NewRequest {
+        preferred: Some(ExecutorId(0)),
+        ..NewRequest::new(TenantId(0), 100, 8)
+    }));
+    let lacks = Lacks {
+        returns: 1,
+        ..Lacks::default()
+    };
+    assert_eq!(run.told().lacks, with_length(lacks));
+}

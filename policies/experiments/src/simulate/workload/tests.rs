@@ -1,0 +1,123 @@
+//! Workloads that are named as on the command line.
+
+use pointsman_sim::workload::Arrival;
+
+use super::*;
+
+fn arrivals(text: &str, changes: Changes) -> Vec<Arrival> {
+    let source = WorkloadSource::find(text, changes).unwrap();
+    let mut workload = source.make(1).unwrap();
+    std::iter::from_fn(|| workload.pop()).collect()
+}
+
+fn made(text: &str, changes: Changes) -> Vec<u64> {
+    let arrivals = arrivals(text, changes).into_iter();
+    arrivals.map(|arrival| arrival.at.0).collect()
+}
+
+fn said(text: &str) -> String {
+    let error = WorkloadSource::find(text, Changes::default()).unwrap_err();
+    format!("{error:#}")
+}
+
+#[test]
+fn a_generator_is_known_by_its_name_and_its_keys() {
+    let changes = Changes {
+        requests_max: Some(5),
+        ..Changes::default()
+    };
+    assert_eq!(
+        made("poisson:rate=100,requests=9", Changes::default()).len(),
+        9
+    );
+    assert_eq!(made("bursts:burst-every=10s", changes).len(), 5);
+    assert_eq!(made("flood", changes).len(), 5);
+    assert_eq!(
+        made("agents:sessions=5,turns=1", Changes::default()).len(),
+        5
+    );
+}
+
+#[test]
+fn a_file_is_known_by_its_first_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let mooncake = r#"{"timestamp":1,"input_length":1,"output_length":1}"#;
+    let faster = Changes {
+        speed_up: 4.0,
+        ..Changes::default()
+    };
+    assert_eq!(made(&file("a.jsonl", mooncake), faster), [250]);
+    let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n";
+    assert_eq!(made(&file("b.csv", azure), Changes::default()), [0]);
+    let servegen = r#"{"client":1,"slots":[[0,1.0,1.0,"Gamma",1.0,1.0]],"input_tokens_q":[5],"output_tokens_q":[5]}"#;
+    let path = format!("{}:lasting=60s,rate=2", file("c.jsonl", servegen));
+    assert!((80..160).contains(&made(&path, Changes::default()).len()));
+    let said = said(&file("d.txt", "hello"));
+    assert!(said.contains("it is no trace"), "{said}");
+}
+
+#[test]
+fn what_is_neither_is_refused_with_what_there_is() {
+    let unknown = said("poison:rate=1");
+    assert!(unknown.contains("did you mean `poisson`?"), "{unknown}");
+    let key = said("agents:session=5");
+    assert!(key.contains("did you mean `sessions`?"), "{key}");
+}
+
+#[test]
+fn keys_of_bursts_and_floods_count_without_their_beginning() {
+    let made = |text: &str| arrivals(text, Changes::default());
+    for (short, whole, default) in [
+        (
+            "bursts:burst-factor=30,burst-lasting=2s",
+            "poisson:burst-every=60s,burst-factor=30,burst-lasting=2s",
+            "bursts",
+        ),
+        (
+            "flood:flood-factor=20,flood-lasting=10s",
+            "poisson:flood-from=30s,flood-factor=20,flood-lasting=10s",
+            "flood",
+        ),
+    ] {
+        assert_eq!(made(short), made(whole));
+        assert_ne!(made(short), made(default));
+    }
+    let flooded = made("flood:flood-from=1s,requests=200");
+    let first = flooded.iter().filter(|arrival| arrival.tenant == 0).count();
+    assert!(
+        (1..100).contains(&first),
+        "{first} of 200: the other tenant floods"
+    );
+}
+
+#[test]
+fn keys_that_would_say_nothing_and_rates_without_requests_are_refused() {
+    for (text, why) in [
+        (
+            "poisson:burst-factor=30",
+            "poisson: burst-lasting and burst-factor say nothing without burst-every: add burst-every=1min",
+        ),
+        (
+            "bursts:flood-lasting=5s",
+            "bursts: flood-lasting and flood-factor say nothing without flood-from: add flood-from=30s",
+        ),
+        ("poisson:rate=0", "poisson: rate must be above 0, not 0"),
+        ("poisson:rate=inf", "poisson: rate must be above 0, not inf"),
+        (
+            "bursts:burst-factor=-1",
+            "bursts: burst-factor must be above 0, not -1",
+        ),
+        (
+            "flood:flood-factor=nan",
+            "flood: flood-factor must be above 0, not NaN",
+        ),
+    ] {
+        let said = said(text);
+        assert!(said.starts_with(why), "{said}");
+    }
+}
