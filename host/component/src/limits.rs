@@ -12,11 +12,14 @@
 //! The number of faults that a policy may have: `Patience`, in `pointsman-policy`.
 
 use pointsman_notation::named_limits;
+use serde::{Deserialize, Serialize};
 
 const MIB: u64 = 1 << 20;
 
 /// Limits of one policy. Each can be set per policy, up to [`NamedLimits::CEILING`](pointsman_notation::NamedLimits::CEILING).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A limit that is missing in a text is the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct Limits {
     /// Fuel of one question or `observe`, without its rows. A unit is about one instruction.
     pub call_fuel: u64,

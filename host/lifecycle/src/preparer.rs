@@ -203,12 +203,11 @@ impl Preparer {
             bounds: self.bounds,
             stamp: Some(stamp.clone()),
         };
-        if let Code::Component(component) = &job.code
-            && let version = job.version(component)
-            && let Some(before) = &before.version
-            && before.is_same(&version)
-        {
-            return Ok(Inspection::Unchanged(Arc::new(version)));
+        if let (Code::Component(component), Some(before)) = (&job.code, &before.version) {
+            let version = job.version(component)?;
+            if before.is_same(&version) {
+                return Ok(Inspection::Unchanged(Arc::new(version)));
+            }
         }
         Ok(Inspection::Changed(Box::new(job)))
     }

@@ -8,8 +8,9 @@
 //! # Invariants
 //! 1. A version that fails at any step changes nothing that is in force
 //!    (`refused` in `host/server/tests/reload`).
-//! 2. A version that failed, or that the host dropped, is not tried again before its file or
-//!    its sidecar changes, or it is released (`host/server/tests/reload`).
+//! 2. A version that failed is not tried again before its file or its sidecar changes, and one that
+//!    the host dropped not before its code, settings or limits do, or it is released
+//!    (`host/server/tests/reload`).
 //! 3. While a policy is made ready, everything else goes on (`orders` in
 //!    `host/server/tests/reload`).
 //!

@@ -87,7 +87,7 @@ pub struct PolicyHost {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The policy faulted too often or was rolled back, with the same settings.
+    /// The policy faulted too often or was rolled back, with the same settings and limits.
     #[error("policy with fingerprint {0} is in quarantine")]
     Quarantined(Digest),
     /// No policy has this number, or it was retired.
@@ -154,9 +154,8 @@ impl PolicyHost {
     /// # Errors
     /// If the policy is in quarantine.
     pub fn add(&mut self, policy: Runner) -> Result<u32, BindError> {
-        let fingerprint = policy.source.fingerprint();
-        if self.is_listed(fingerprint) {
-            return Err(BindError::Quarantined(fingerprint));
+        if self.is_listed(&policy.source) {
+            return Err(BindError::Quarantined(policy.source.fingerprint()));
         }
         let number = self.next_number;
         self.next_number = number.checked_add(1).ok_or(BindError::NumbersExhausted)?;

@@ -143,8 +143,8 @@ impl PolicySource {
         self.digest
     }
 
-    /// Digest of the code and the settings. Quarantine lists it, so that the same code with other
-    /// settings gets its own chance.
+    /// Digest of the code and the settings. Quarantine lists it with the limits, so that the same code
+    /// with other settings or limits gets its own chance.
     #[must_use]
     pub fn fingerprint(&self) -> Digest {
         self.fingerprint

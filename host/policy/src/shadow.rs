@@ -176,6 +176,11 @@ impl Shadow {
         })
     }
 
+    /// True once the shadow was found to have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.flow == Flow::Ended
+    }
+
     /// Stops the flow when the channel is full, and opens it again when it is empty.
     fn look_at_link(&mut self) {
         let pending = self.link.pending.load(Ordering::Acquire);

@@ -6,7 +6,8 @@
 //!   "bindings": { "priority": { "policy": "mine" }, "routing": "embedded" },
 //!   "modes": { "mine": { "mode": "canary 10%", "instead-of": "shadow" } },
 //!   "quarantine": [
-//!     { "fingerprint": "…", "digest": "…", "name": "…", "cause": "faulted", "detail": "…" }
+//!     { "fingerprint": "…", "limits": { "call-fuel": 20000000, … }, "digest": "…", "name": "…",
+//!       "cause": "faulted", "detail": "…" }
 //!   ],
 //!   "good": { "mine": { "digest": "…", "sidecar": "…" } },
 //!   "holders": { "routing": "mine" },

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use pointsman_component::Limits;
 use pointsman_interface::Micros;
 use pointsman_policy::Cause;
 use tempfile::TempDir;
@@ -28,6 +29,10 @@ fn much() -> Remembered {
         modes: BTreeMap::from([("mine".to_owned(), ModeOrder { mode, instead_of })]),
         quarantine: vec![Quarantined {
             fingerprint: Digest::of(b"print"),
+            limits: Some(Limits {
+                call_fuel: 1,
+                ..Limits::default()
+            }),
             digest,
             name: "aging".to_owned(),
             at: Micros(0),
@@ -80,12 +85,13 @@ fn a_state_file_of_version_1_is_read() {
   "folder": {{ "path": "/etc/policies.d", "device": 64769, "inode": 18446744073709551615 }}
 }}"#
     );
-    // Later releases also remember who held a hook.
-    let read = Remembered {
+    // Later releases also remember who held a hook, and the limits in quarantine.
+    let mut read = Remembered {
         holders: BTreeMap::new(),
         canaries: BTreeMap::new(),
         ..much()
     };
+    read.quarantine[0].limits = None;
     assert_eq!(file::parse(text.as_bytes()).unwrap(), read);
 }
 

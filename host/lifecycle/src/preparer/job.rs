@@ -89,8 +89,7 @@ impl Job {
                 Code::Component(component) => (component.clone(), None),
                 Code::Bytes(_, bytes) => compiler.compile(bytes, attempt)?,
             };
-            let version = self.version(&component);
-            check_mode(&version)?;
+            let version = self.version(&component)?;
             let started = start(&version, attempt)?;
             test(&version, tested, attempt)?;
             Ok(Prepared {
@@ -103,12 +102,14 @@ impl Job {
         })
     }
 
-    /// The version that the job makes of `component`.
-    pub(super) fn version(&self, component: &PolicyComponent) -> Version {
+    /// The version that the job makes of `component`, if the sidecar's mode is one for it.
+    pub(super) fn version(&self, component: &PolicyComponent) -> Result<Version, Failure> {
         let text = self.sidecar_text.clone();
         let source = self.sidecar.source(component, self.bounds);
         let source = source.named(&self.name);
-        Version::new(self.origin.clone(), source, &self.sidecar, text)
+        let version = Version::new(self.origin.clone(), source, &self.sidecar, text);
+        check_mode(&version)?;
+        Ok(version)
     }
 }
 

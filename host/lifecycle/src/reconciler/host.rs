@@ -120,9 +120,7 @@ impl<P: PolicyPort> Reconciler<P> {
     /// True if `version` is in quarantine for its faults.
     pub(super) fn is_out_for_faults(&self, version: &Version) -> bool {
         let quarantine = &self.state.remembered().quarantine;
-        let mut listed = quarantine.iter();
-        let fingerprint = version.source.fingerprint();
-        listed.any(|it| it.fingerprint == fingerprint && it.cause == Cause::Faulted)
+        listed(quarantine, version).is_some_and(|listed| listed.cause == Cause::Faulted)
     }
 }
 
@@ -131,7 +129,6 @@ pub(super) fn listed<'a>(
     quarantine: &'a [Quarantined],
     version: &Version,
 ) -> Option<&'a Quarantined> {
-    let fingerprint = version.source.fingerprint();
     let mut newest = quarantine.iter().rev();
-    newest.find(|entry| entry.fingerprint == fingerprint)
+    newest.find(|entry| entry.keeps_out(&version.source))
 }

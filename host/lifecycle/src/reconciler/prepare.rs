@@ -184,8 +184,12 @@ impl<P: PolicyPort> Reconciler<P> {
     fn in_quarantine(&self, version: &Version) -> Option<Failure> {
         let quarantine = &self.state.remembered().quarantine;
         let listed = listed(quarantine, version)?;
-        let (step, why) = (ReloadStep::Bind, &listed.detail);
-        let why = format!("it is in quarantine: {why}");
+        let (name, detail) = (&listed.name, &listed.detail);
+        let why = format!(
+            "it is in quarantine until its code, settings or limits change, or `pointsman policy \
+             release {name}` lets it be tried again: {detail}"
+        );
+        let step = ReloadStep::Bind;
         Some(Failure { step, why })
     }
 

@@ -8,6 +8,7 @@
 use pointsman_component::Digest;
 use pointsman_core::{Hook, HookSet, Micros};
 
+use super::shadow::SHADOWS_MAX;
 use super::{BindError, FaultDump, OnFailure, PolicyHost, Probation, Quarantined, Retired};
 
 use crate::mode::{CanaryShare, Mode};
@@ -198,7 +199,7 @@ impl PolicyHost {
                 self.set_default(now, number, default_of)?;
                 // A shadow needs a thread, which may not be had.
                 match assignment {
-                    Assignment::Shadow(hooks) => self.bind_shadow(now, number, hooks),
+                    Assignment::Shadow(hooks) => self.begin_shadow(now, number, hooks),
                     Assignment::Enforce(_) | Assignment::Canary(..) => Ok(()),
                 }
             });
@@ -242,6 +243,23 @@ impl PolicyHost {
         for (policy, _) in &commit.roll_back {
             self.hooks(*policy).ok_or(BindError::Unknown(*policy))?;
         }
-        Ok(())
+        self.check_shadows(commit)
+    }
+
+    /// Refuses the first shadow to install for which there is no place. Shadows that the same commit
+    /// removes make place.
+    fn check_shadows(&self, commit: &Commit) -> Result<(), CommitError> {
+        let installs = commit.install.iter().enumerate();
+        let mut shadows = installs.filter(|(_, install)| match install.assignment {
+            Assignment::Shadow(_) => true,
+            Assignment::Enforce(_) | Assignment::Canary(..) => false,
+        });
+        match shadows.nth(self.shadow_places(&commit.remove)) {
+            Some((at, _)) => {
+                let error = BindError::TooManyShadows(SHADOWS_MAX);
+                Err(CommitError::Install { at, error })
+            }
+            None => Ok(()),
+        }
     }
 }

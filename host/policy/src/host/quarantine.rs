@@ -16,6 +16,7 @@ use super::chain::Arm;
 use super::event::PolicyEventKind;
 use super::status::Quarantined;
 use crate::host::BindError;
+use crate::policy::PolicySource;
 
 /// The cause for which a policy is on the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -76,6 +77,7 @@ impl PolicyHost {
         };
         let entry = Quarantined {
             fingerprint: member.runner.source.fingerprint(),
+            limits: Some(*member.runner.source.limits()),
             digest: member.runner.source.digest(),
             name: member.runner.name().to_owned(),
             at: now,
@@ -131,17 +133,17 @@ impl PolicyHost {
         self.settle(now, policy, &detail);
     }
 
-    pub(super) fn is_listed(&self, fingerprint: Digest) -> bool {
+    pub(super) fn is_listed(&self, source: &PolicySource) -> bool {
         let mut listed = self.quarantine.iter();
-        listed.any(|entry| entry.fingerprint == fingerprint)
+        listed.any(|entry| entry.keeps_out(source))
     }
 
     /// Refuses a policy on the list. A shadow that has ended is a member and may be on it.
     pub(super) fn check_listed(&self, policy: u32) -> Result<(), BindError> {
         let member = self.members.get(&policy);
-        match member.map(|member| member.runner.source.fingerprint()) {
-            Some(fingerprint) if self.is_listed(fingerprint) => {
-                Err(BindError::Quarantined(fingerprint))
+        match member.map(|member| &member.runner.source) {
+            Some(source) if self.is_listed(source) => {
+                Err(BindError::Quarantined(source.fingerprint()))
             }
             Some(_) | None => Ok(()),
         }

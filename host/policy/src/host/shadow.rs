@@ -1,7 +1,8 @@
 //! The shadows of a host, and the questions that they are passed.
 //!
 //! # Bounds
-//! [`SHADOWS_MAX`] shadows, each with a thread of its own.
+//! [`SHADOWS_MAX`] shadows that have not ended, each with a thread of its own. Within a commit those
+//! that go run beside those that take their places.
 //!
 //! # Not here
 //! The thread of a shadow, and the comparison ([`crate::shadow`]).
@@ -16,7 +17,7 @@ use crate::host::BindError;
 use crate::shadow::{Shadow, ShadowOutput, ShadowReport};
 
 /// Largest number of shadows at a time.
-const SHADOWS_MAX: usize = 4;
+pub(super) const SHADOWS_MAX: usize = 4;
 
 impl PolicyHost {
     /// Makes `policy` a shadow for `hooks`: it answers the same questions on a thread of its own,
@@ -38,9 +39,28 @@ impl PolicyHost {
             shadow.hooks = hooks;
             return Ok(());
         }
-        if self.shadows.len() >= SHADOWS_MAX {
+        if self.shadow_places(&[]) == 0 {
             return Err(BindError::TooManyShadows(SHADOWS_MAX));
         }
+        self.begin_shadow(now, policy, hooks)
+    }
+
+    /// The number of shadows for which there is a place, once those `leaving` have gone.
+    pub(super) fn shadow_places(&self, leaving: &[u32]) -> usize {
+        let taken = self
+            .shadows
+            .iter()
+            .filter(|shadow| !shadow.has_ended() && !leaving.contains(&shadow.number));
+        SHADOWS_MAX.saturating_sub(taken.count())
+    }
+
+    /// Makes `policy` a shadow, for which there is a place.
+    pub(super) fn begin_shadow(
+        &mut self,
+        now: Micros,
+        policy: u32,
+        hooks: HookSet,
+    ) -> Result<(), BindError> {
         let patience = self.shared.patience;
         let Some(member) = self.members.get_mut(&policy) else {
             return Err(BindError::Unknown(policy));

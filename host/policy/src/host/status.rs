@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_component::{Digest, Fault, PolicyDescription};
+use pointsman_component::{Digest, Fault, Limits, PolicyDescription};
 use pointsman_core::{FaultKind, HookMap, HookSet, Micros, Refusal};
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,7 @@ use crate::host::canary::CanaryCounts;
 use crate::host::probation::ProbationProgress;
 use crate::host::quarantine::Cause;
 use crate::mode::Mode;
+use crate::policy::PolicySource;
 use crate::runner::InstanceCounters;
 use crate::stats::Spread;
 
@@ -73,6 +74,9 @@ pub struct PolicyStats {
 pub struct Quarantined {
     /// Digest of code and settings, the key of the list.
     pub fingerprint: Digest,
+    /// Limits of the policy; absent: all limits are meant, as in an entry of an earlier release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     /// Digest of the code.
     pub digest: Digest,
     /// Name of the policy.
@@ -85,4 +89,14 @@ pub struct Quarantined {
     pub cause: Cause,
     /// The last fault, or the reason of the rollback, for the operator.
     pub detail: String,
+}
+
+impl Quarantined {
+    /// True if the entry keeps policies of `source` out. With other settings or limits the same code
+    /// gets its own chance.
+    #[must_use]
+    pub fn keeps_out(&self, source: &PolicySource) -> bool {
+        self.fingerprint == source.fingerprint()
+            && self.limits.is_none_or(|limits| limits == *source.limits())
+    }
 }

@@ -310,9 +310,30 @@ fn too_many_faults_in_the_window_put_a_policy_in_quarantine() {
 }
 
 #[test]
+fn other_limits_than_those_in_quarantine_get_their_own_chance() {
+    let policy = scripted("a");
+    let mut host = host(&[&scripted("old"), &policy]);
+    host.rollback(Micros(1), 1, "it smells").unwrap();
+    let again = |limits| start(policy.source_with(limits)).unwrap();
+    let raised = Limits {
+        call_fuel: 30_000_000,
+        ..Limits::default()
+    };
+    let refused = BindError::Quarantined(policy.source().fingerprint());
+    assert_eq!(host.add(again(Limits::default())), Err(refused.clone()));
+    assert_eq!(host.add(again(raised)), Ok(2));
+    // An earlier release wrote no limits down.
+    let mut entry = host.quarantined().next().unwrap().clone();
+    entry.limits = None;
+    host.restore_quarantine([entry]);
+    assert_eq!(host.add(again(raised)), Err(refused));
+}
+
+#[test]
 fn quarantine_outlives_the_host_and_is_bounded() {
     let entry = |name: &str| Quarantined {
         fingerprint: Digest::of(name.as_bytes()),
+        limits: None,
         digest: Digest::of(b"code"),
         name: name.to_owned(),
         at: Micros(0),

@@ -78,6 +78,18 @@ fn a_file_that_is_broken_at_the_start_has_its_last_good_version_in_force() {
 }
 
 #[test]
+fn a_mode_that_is_refused_leaves_the_last_good_version_as_it_was() {
+    let good = version(&component("aging"), 1);
+    let mut stage = proven(&good, None);
+    stage.write("mine.toml", "mode = 'canary 10%'");
+    stage.settle();
+    assert_eq!(digest(&stage), Some(Digest::of(&good)));
+    let stage = stage.restart(|_| {});
+    assert_eq!(digest(&stage), Some(Digest::of(&good)));
+    assert!(stage.refusal("mine").is_some());
+}
+
+#[test]
 fn a_version_that_was_not_proven_is_not_fallen_back_on() {
     let mut stage = Stage::small();
     stage.write("mine.wasm", component("aging"));
@@ -165,7 +177,9 @@ fn what_is_in_quarantine_claims_nothing_at_a_start() {
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("b"));
     assert_eq!(stage.report().conflicts, []);
     let why = stage.refusal("a").unwrap().why;
-    assert_eq!(why, "it is in quarantine: rolled back by order");
+    let expected = "it is in quarantine until its code, settings or limits change, or `pointsman \
+                    policy release a` lets it be tried again: rolled back by order";
+    assert_eq!(why, expected);
 }
 
 #[test]
@@ -207,6 +221,33 @@ fn what_is_in_quarantine_stays_out_after_a_restart() {
     stage.order(Order::Release { fingerprint }).unwrap();
     stage.settle();
     assert_eq!(stage.holders(), ["mine"; 5]);
+}
+
+#[test]
+fn what_is_in_quarantine_is_tried_again_with_other_limits_after_a_restart_too() {
+    let traps = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300\n";
+    let lower = format!("{traps}[limits]\ncall-fuel = 19_000_000");
+    let mut stage = Stage::small();
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.write("mine.toml", &lower);
+    stage.settle();
+    stage.ask_often(301);
+    stage.poll();
+    assert_eq!(stage.holders(), SMALL);
+    // Another mode is no other version.
+    stage.write("mine.toml", format!("mode = 'shadow'\n{lower}"));
+    stage.settle();
+    let why = stage.refusal("mine").unwrap().why;
+    assert!(why.contains("`pointsman policy release mine`"), "{why}");
+    let mut stage = stage.restart(|stage| stage.write("mine.toml", traps));
+    assert_eq!(stage.holders(), ["mine"; 5]);
+    assert_eq!(stage.refusal("mine"), None);
+    // It has its own entry then.
+    stage.ask_often(301);
+    stage.poll();
+    assert_eq!(stage.holders(), SMALL);
+    let stage = stage.restart(|_| {});
+    assert_eq!(stage.holders(), SMALL);
 }
 
 #[test]

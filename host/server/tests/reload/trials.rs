@@ -108,6 +108,24 @@ fn an_ordered_mode_holds_until_the_file_says_something_else() {
 }
 
 #[test]
+fn a_mode_alone_that_a_policy_cannot_have_is_refused_and_the_one_in_force_stays() {
+    let mut stage = Stage::small();
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    let before = stage.policy("mine").unwrap();
+    stage.write("mine.toml", "mode = 'canary 10%'");
+    stage.settle();
+    let refusal = stage.refusal("mine").unwrap();
+    assert_eq!(refusal.step, ReloadStep::Validate, "{refusal:?}");
+    assert!(refusal.why.contains("neither admission nor routing"));
+    assert_eq!(stage.policy("mine"), Some(before));
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    stage.write("mine.toml", "mode = 'enforce'");
+    stage.settle();
+    assert_eq!(stage.refusal("mine"), None);
+}
+
+#[test]
 fn a_promoted_policy_gets_every_hook_it_exports_even_contested_ones() {
     let mut stage = Stage::small();
     stage.write("one.wasm", component("aging"));
@@ -135,6 +153,39 @@ fn one_shadow_more_than_there_may_be_is_refused() {
     };
     assert_eq!(refusal.step, ReloadStep::Bind);
     assert!(refusal.why.contains("shadows"), "{refusal:?}");
+}
+
+#[test]
+fn each_of_as_many_shadows_as_there_may_be_can_be_replaced() {
+    let mut stage = Stage::small();
+    for n in 1..=4 {
+        stage.write(&format!("shade-{n}.wasm"), version(&component("aging"), n));
+        stage.write(&format!("shade-{n}.toml"), "mode = 'shadow'");
+    }
+    stage.settle();
+    let next = version(&component("aging"), 9);
+    stage.write("shade-2.wasm", &next);
+    stage.settle();
+    assert_eq!(stage.report().refused, []);
+    assert_eq!(stage.policy("shade-2").unwrap().digest, Digest::of(&next));
+    // All at once, too.
+    for n in 1..=4 {
+        let sidecar = "mode = 'shadow'\n[settings]\naffinity-bonus = 3";
+        stage.write(&format!("shade-{n}.toml"), sidecar);
+    }
+    stage.settle();
+    assert_eq!(stage.report().refused, []);
+    let report = stage.report();
+    let shades = report.policies.iter().filter(|it| it.mode == Mode::Shadow);
+    let numbers: Vec<u32> = shades
+        .filter(|it| it.settings["affinity-bonus"] == 3)
+        .filter_map(|it| it.number)
+        .collect();
+    let driver = stage.port.driver.borrow();
+    let shadowed = |number: u32| !driver.policies().shadowed(number).is_empty();
+    assert_eq!(numbers.iter().filter(|it| shadowed(**it)).count(), 4);
+    let statuses = driver.policies().status();
+    assert_eq!(statuses.filter(|it| it.mode == Mode::Shadow).count(), 4);
 }
 
 // === Probation ===

@@ -1,8 +1,9 @@
-//! The log lines and dumps of shadows.
+//! The log lines and dumps of shadows, and the number of shadows.
 
 use pointsman_component::{LogLevel, LogLine};
 
 use super::*;
+use crate::shadow::ShadowState;
 
 /// A host with the shadow `shadow`, and with a policy in force that never fails.
 fn shadowed(shadow: &Handle) -> (PolicyHost, u32) {
@@ -88,4 +89,54 @@ fn what_a_shadow_leaves_is_bounded_until_it_is_fetched() {
         None
     });
     assert_eq!(dropped.last(), Some(2 * 300 + (300 - 256)));
+}
+
+// === Places ===
+
+/// Installs shadows with these names, and removes policies, in one commit.
+fn replace(host: &mut PolicyHost, names: &[&str], remove: &[u32]) -> Result<Vec<u32>, CommitError> {
+    let install = names.iter().map(|name| Install {
+        policy: start(scripted(name).source()).unwrap(),
+        assignment: Assignment::Shadow(HookSet::from_iter([Hook::Priority])),
+        default_of: HookSet::EMPTY,
+        probation: None,
+    });
+    let commit = Commit {
+        install: install.collect(),
+        remove: remove.to_vec(),
+        ..Commit::default()
+    };
+    Ok(host.commit(Micros(0), commit)?.installed)
+}
+
+fn too_many() -> Result<Vec<u32>, CommitError> {
+    let error = BindError::TooManyShadows(4);
+    Err(CommitError::Install { at: 0, error })
+}
+
+#[test]
+fn a_shadow_that_goes_makes_place_within_its_commit() {
+    let mut host = host(&[&scripted("in-force")]);
+    let first = replace(&mut host, &["a", "b", "c", "d"], &[]).unwrap();
+    assert_eq!(replace(&mut host, &["e"], &[]), too_many());
+    let fifth = replace(&mut host, &["e"], &first[..1]).unwrap();
+    let shadows = host.numbers().filter(|it| !host.shadowed(*it).is_empty());
+    let shadows: Vec<u32> = shadows.collect();
+    assert_eq!(shadows, [&first[1..], &fifth[..]].concat());
+}
+
+#[test]
+fn a_shadow_that_has_ended_makes_place() {
+    let failing = scripted("failing");
+    let (mut host, shadow) = shadowed(&failing);
+    replace(&mut host, &["a", "b", "c"], &[]).unwrap();
+    assert_eq!(replace(&mut host, &["d"], &[]), too_many());
+    failing.fail(&[Failing::Order]);
+    // The question after its last fault finds it ended.
+    for now in 3..7 {
+        ask(&mut host, shadow, now);
+    }
+    let state = host.shadow_report(shadow).unwrap().state;
+    assert!(matches!(state, ShadowState::Ended(_)), "{state:?}");
+    replace(&mut host, &["d"], &[]).unwrap();
 }
