@@ -7,7 +7,7 @@ use pointsman_sdk::{Case, Executor, Pick, Place, Seat, explain};
 use crate::pace::{Pace, Timeliness, output_tokens};
 use crate::reason::Reason;
 use crate::settings::{Late, Settings};
-use crate::table::{LATE, NO_ROOM, Row, Table, used_permille};
+use crate::table::{IDLE, LATE, NO_ROOM, Row, Table, order_on, used_permille};
 
 /// The order in which [`choose`] has executors; the least is the best, and of equals the one
 /// attached first.
@@ -17,6 +17,18 @@ struct Rank {
     seat: Seat,
     used_permille: u64,
     micros: u64,
+}
+
+/// The outlook of a request that has every executor to itself that may ever take it; the least is
+/// the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outlook {
+    /// An executor makes the deadline.
+    InTime,
+    /// An idle executor may: its times, by which it does not, are of what ran there before.
+    Open,
+    /// No executor makes the deadline.
+    Late,
 }
 
 /// A search for the best executor.
@@ -49,19 +61,38 @@ pub(crate) fn choose(case: &Case<'_>, table: &Table, settings: &Settings) -> Res
         (Some((Timeliness::InTime, place)), Some(_)) => (place, Reason::InTime),
         (Some((Timeliness::InTime, place)), None) => (place, Reason::NoDeadline),
         (Some((Timeliness::Late, place)), _) if !gives_up => (place, Reason::Late),
-        // The outlook of a request that has every executor to itself that may ever take it.
         (Some((Timeliness::Late, _)) | None, _) => {
             let held = |reason: Reason| case.hold(None, reason.index());
             match (search.outlook(), best) {
                 (None, _) => return Err(held(Reason::Nowhere)),
-                (Some(Timeliness::Late), _) if gives_up => return Err(GIVEN_UP),
+                (Some(Outlook::Late), _) if gives_up => return Err(GIVEN_UP),
                 (Some(_), None) => return Err(held(Reason::NoRoom)),
+                (Some(Outlook::Open), Some((_, place)))
+                    if order_on(case.fleet, &place.executor) == IDLE =>
+                {
+                    (place, Reason::OldTimes)
+                }
                 (Some(_), Some(_)) if may_wait => return Err(held(Reason::FasterIsBusy)),
                 (Some(_), Some((_, place))) => (place, Reason::Late),
             }
         }
     };
     Ok(Pick::new(&place, reason.index()))
+}
+
+// === impl Outlook ===
+
+impl Outlook {
+    /// The outlook on an executor of this order that takes so long. What an idle one takes is not
+    /// known: until something runs there, its times stay as the last answers left them.
+    #[inline]
+    fn on(order: u64, micros: u64, timeliness: impl Fn(u64) -> Timeliness) -> Self {
+        match timeliness(micros) {
+            Timeliness::InTime => Self::InTime,
+            Timeliness::Late if order == IDLE && timeliness(0) == Timeliness::InTime => Self::Open,
+            Timeliness::Late => Self::Late,
+        }
+    }
 }
 
 // === impl Search ===
@@ -138,8 +169,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The best timeliness on an executor that may take the request, with or without room.
-    fn outlook(&self) -> Option<Timeliness> {
+    /// The best outlook on an executor that may take the request, with or without room.
+    fn outlook(&self) -> Option<Outlook> {
         let mut outlook = None;
         if let Some(allowed) = &self.case.request.allowed {
             for row in allowed.iter().filter_map(|id| self.table.row(*id)) {
@@ -147,14 +178,14 @@ impl<'a> Search<'a> {
             }
             return outlook;
         }
-        for (_, members) in self.table.classes() {
-            let best = self.timeliness(members.pace_min.micros(self.tokens));
+        for (class, members) in self.table.classes() {
+            let best = self.outlook_on(class.order, members.pace_min);
             if outlook.is_some_and(|outlook| outlook <= best) {
                 continue;
             }
             for row in &members.rows {
                 self.brighten(row, &mut outlook);
-                if outlook == Some(Timeliness::InTime) {
+                if outlook == Some(Outlook::InTime) {
                     return outlook;
                 }
             }
@@ -163,14 +194,21 @@ impl<'a> Search<'a> {
     }
 
     #[inline]
-    fn brighten(&self, row: &Row, outlook: &mut Option<Timeliness>) {
-        let timeliness = self.timeliness(row.pace.micros(self.tokens));
-        if outlook.is_none_or(|outlook| timeliness < outlook)
+    fn brighten(&self, row: &Row, outlook: &mut Option<Outlook>) {
+        let here = self.outlook_on(row.order, row.pace);
+        if outlook.is_none_or(|outlook| here < outlook)
             && let Some(executor) = self.case.fleet.mirror.executor(row.id)
             && self.case.check_lasting(&executor).is_ok()
         {
-            *outlook = Some(timeliness);
+            *outlook = Some(here);
         }
+    }
+
+    #[inline]
+    fn outlook_on(&self, order: u64, pace: Pace) -> Outlook {
+        Outlook::on(order, pace.micros(self.tokens), |micros| {
+            self.timeliness(micros)
+        })
     }
 
     #[inline]
@@ -195,20 +233,24 @@ impl<'a> Search<'a> {
 /// Lists every executor for the request.
 pub(crate) fn explain(case: &Case<'_>, settings: &Settings) -> Vec<Candidate> {
     let tokens = output_tokens(settings, case.request);
-    let timeliness_on = |executor: &Executor<'_>| {
-        let micros = Pace::of(executor.load).micros(tokens);
-        Timeliness::of(case.request, case.now, micros)
+    let micros_on = |executor: &Executor<'_>| Pace::of(executor.load).micros(tokens);
+    let timeliness = |micros: u64| Timeliness::of(case.request, case.now, micros);
+    let outlook_on = |executor: &Executor<'_>| {
+        let order = order_on(case.fleet, executor);
+        Outlook::on(order, micros_on(executor), timeliness)
     };
-    let could_be_in_time = |executor: Executor<'_>| {
-        timeliness_on(&executor) == Timeliness::InTime && case.check_lasting(&executor).is_ok()
-    };
+    let executors = case.fleet.mirror.executors();
+    let lasting = executors.filter(|executor| case.check_lasting(executor).is_ok());
+    let outlook = lasting.map(|executor| outlook_on(&executor)).min();
     // Held for a faster executor until the host let it be held no longer.
-    let has_waited =
-        case.hold_end().is_none() && case.fleet.mirror.executors().any(could_be_in_time);
+    let is_hopeful = matches!(outlook, Some(Outlook::InTime | Outlook::Open));
+    let has_waited = case.hold_end().is_none() && is_hopeful;
     let rank = |place: &Place<'_>| {
-        let micros = Pace::of(place.executor.load).micros(tokens);
-        let timeliness = timeliness_on(&place.executor);
-        let may_be_late = settings.late == Late::RunLast || has_waited;
+        let micros = micros_on(&place.executor);
+        let timeliness = timeliness(micros);
+        let is_tried =
+            outlook == Some(Outlook::Open) && outlook_on(&place.executor) == Outlook::Open;
+        let may_be_late = settings.late == Late::RunLast || has_waited || is_tried;
         if timeliness == Timeliness::Late && !may_be_late {
             return Err("the answer would come too late");
         }
@@ -220,7 +262,7 @@ pub(crate) fn explain(case: &Case<'_>, settings: &Settings) -> Vec<Candidate> {
         })
     };
     let note = |executor: &Executor<'_>| {
-        let micros = Pace::of(executor.load).micros(tokens);
+        let micros = micros_on(executor);
         let permille = used_permille(case.fleet, executor);
         format!("takes {micros}us for {tokens} tokens; {permille} permille in use")
     };

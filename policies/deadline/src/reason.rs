@@ -6,6 +6,7 @@ pointsman_sdk::reasons! {
         InTime = "the least used that makes the deadline",
         NoDeadline = "the least used",
         Late = "late, and room is left",
+        OldTimes = "idle, and its times are old",
         TooLate = "no executor can make the deadline any more",
         FasterIsBusy = "what would make the deadline has no room",
         NoRoom = "no room anywhere",

@@ -21,13 +21,15 @@ pub(crate) const NO_ROOM: u64 = 1 << 63;
 pub(crate) const LATE: u64 = 1 << 62;
 /// A bit of a row's order: only the queue has room. The bits below are the use in permille.
 const QUEUE: u64 = 1 << 61;
+/// The order of an executor with slots on which nothing is placed, and of no other.
+pub(crate) const IDLE: u64 = 0;
 
 /// A live executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) id: u32,
     pub(crate) pace: Pace,
-    /// The best seat for any request, then the use in permille; the least is the best.
+    /// Order by [`order_on`]; the least is the best.
     pub(crate) order: u64,
     /// Tokens that there may be room for.
     pub(crate) room: u64,
@@ -62,15 +64,10 @@ pub(crate) struct Members {
 impl Row {
     /// The row of an executor; absent where it takes nothing new.
     fn of(fleet: Fleet<'_>, executor: &Executor<'_>) -> Option<Self> {
-        let place = fleet.place(*executor);
         executor.is_live().then(|| Self {
             id: executor.id(),
             pace: Pace::of(executor.load),
-            order: match place.map(|place| place.seat) {
-                Some(Seat::Slot) => used_permille(fleet, executor),
-                Some(Seat::Queue) => used_permille(fleet, executor) | QUEUE,
-                None => NO_ROOM,
-            },
+            order: order_on(fleet, executor),
             room: fleet.open_tokens(executor),
         })
     }
@@ -83,9 +80,19 @@ impl Row {
     }
 }
 
-/// Requests placed on an executor, in permille of its slots.
+/// The order of an executor: the best seat for any request, then the use in permille.
+pub(crate) fn order_on(fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
+    match fleet.place(*executor).map(|place| place.seat) {
+        Some(Seat::Slot) => used_permille(fleet, executor),
+        Some(Seat::Queue) => used_permille(fleet, executor) | QUEUE,
+        None => NO_ROOM,
+    }
+}
+
+/// Requests placed on an executor, in permille of its slots, rounded up: one is more than none.
 pub(crate) fn used_permille(fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
-    fleet.depth(executor) * 1000 / u64::from(executor.info.slots_total.max(1))
+    let permille = fleet.depth(executor) * 1000;
+    permille.div_ceil(u64::from(executor.info.slots_total.max(1)))
 }
 
 // === impl Class ===

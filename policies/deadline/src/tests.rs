@@ -5,11 +5,11 @@
 
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{
-    SECOND, asked, at, bounds, cached, check_overtaken_first, executor, load, request,
+    SECOND, asked, at, bounds, cached, check_overtaken_first, device, executor, load, request,
 };
 use pointsman_sdk::rendezvous::split_mix;
 use pointsman_sdk::wire::routing::Choice;
-use pointsman_sdk::wire::types::{Change, ExecutorLoad, Extent, Health, Request};
+use pointsman_sdk::wire::types::{Change, Device, ExecutorLoad, Extent, Health, Request};
 
 use super::instance;
 use super::reason::Reason;
@@ -25,6 +25,13 @@ fn measured(id: u32) -> ExecutorLoad {
         ttft_micros: Some(ttft * SECOND / 10),
         itl_micros: Some(itl * SECOND / 10),
         ..load(id)
+    }
+}
+
+fn busy(id: u32) -> ExecutorLoad {
+    ExecutorLoad {
+        slots_used: 1,
+        ..measured(id)
     }
 }
 
@@ -215,7 +222,7 @@ fn placements_of_one_answer_count_and_of_equally_used_ones_the_faster_is_taken()
 
 #[test]
 fn what_no_executor_can_end_in_time_is_given_up() {
-    let mut policy = policy("{}", &[measured(FAST), full(SLOW)]);
+    let mut policy = policy("{}", &[busy(FAST), full(SLOW)]);
     let p = &mut *policy;
     let now = 10 * SECOND;
     check_route(p, now, due(1, now + 3 * SECOND), (on(FAST), Reason::InTime));
@@ -230,8 +237,39 @@ fn what_no_executor_can_end_in_time_is_given_up() {
 }
 
 #[test]
+fn nothing_is_given_up_by_the_times_of_an_idle_executor() {
+    let mut policy = policy("{}", &[busy(FAST), measured(SLOW)]);
+    let p = &mut *policy;
+    let tried = |executor| (on(executor), Reason::OldTimes);
+    check_route(p, 0, due(1, SECOND), tried(SLOW));
+    p.observe(0, Extent::SinceLast, vec![Change::Load(measured(FAST))]);
+    // Of two idle ones the faster; it is late by the tokens after the first alone.
+    check_route(p, 0, due(2, 3 * SECOND - 1), tried(FAST));
+    // An executor that is tried is idle no more.
+    let waiting = [3, 4, 5].map(|id| Change::Waiting(due(id, SECOND)));
+    p.observe(0, Extent::SinceLast, waiting.to_vec());
+    let verdicts = p.route(at(0), [3, 4, 5].map(cached).to_vec());
+    let choices: Vec<Choice> = verdicts.into_iter().map(|verdict| verdict.choice).collect();
+    assert_eq!(choices, [on(FAST), on(SLOW), Choice::GiveUp]);
+    // No executor makes a deadline that has passed.
+    let too_late = (Choice::GiveUp, Reason::TooLate);
+    check_route(p, SECOND, due(6, SECOND - 1), too_late);
+}
+
+#[test]
+fn it_is_held_where_an_idle_executor_has_no_room_for_it() {
+    let mut policy = policy("{}", &[measured(FAST)]);
+    let few = Device {
+        blocks_free: 2,
+        ..device(0)
+    };
+    policy.observe(0, Extent::SinceLast, vec![Change::Device(few)]);
+    check_route(&mut *policy, 0, due(1, SECOND), (HELD, Reason::NoRoom));
+}
+
+#[test]
 fn it_is_held_where_a_busy_executor_would_make_it() {
-    let mut policy = policy("{}", &[full(FAST), measured(SLOW)]);
+    let mut policy = policy("{}", &[full(FAST), busy(SLOW)]);
     let p = &mut *policy;
     let held = |reason| (HELD, reason);
     check_route(p, 0, due(1, 9 * SECOND), held(Reason::FasterIsBusy));
@@ -275,17 +313,23 @@ fn nothing_is_late_for_want_of_a_measurement() {
 /// The explanation looks at the rows themselves, and not at how they are kept together.
 #[test]
 fn it_goes_where_it_explains_as_loads_change() {
+    for settings in ["{}", r#"{"late": "run-last"}"#] {
+        check_explained(settings);
+    }
+}
+
+fn check_explained(settings: &str) {
     let loads: Vec<ExecutorLoad> = (0..12).map(load).collect();
-    let mut policy = policy(r#"{"late": "run-last"}"#, &loads);
+    let mut policy = policy(settings, &loads);
     let draw = |seed: u64, below: u32| u32::try_from(split_mix(seed) % u64::from(below)).unwrap();
-    let mut held = 0;
+    let mut placed = 0;
     for round in 0..400 {
         let seed = round * 8;
         let healths = [Health::Up, Health::Degraded, Health::Down];
         let changed = ExecutorLoad {
             health: healths[draw(seed, 3) as usize],
-            slots_used: 2 + draw(seed + 1, 3),
-            ttft_micros: Some(u64::from(draw(seed + 2, 9)) * SECOND),
+            slots_used: draw(seed + 1, 5),
+            ttft_micros: Some(u64::from(4 + draw(seed + 2, 9)) * SECOND),
             itl_micros: Some(u64::from(draw(seed + 3, 5)) * SECOND / 10),
             ..load(draw(seed + 4, 12))
         };
@@ -293,6 +337,7 @@ fn it_goes_where_it_explains_as_loads_change() {
         let asked = Request {
             allowed,
             output_tokens_expected: Some(draw(seed + 6, 40)),
+            hold_end: (draw(seed + 7, 2) == 0).then_some(0),
             ..due(round, 5 * SECOND)
         };
         let rows = vec![Change::Load(changed), Change::Waiting(asked.clone())];
@@ -300,13 +345,17 @@ fn it_goes_where_it_explains_as_loads_change() {
         let explained = policy.explain(at(0), asked, cached(round));
         let eligible = explained.iter().filter(|candidate| candidate.eligible);
         let best = eligible.min_by_key(|candidate| candidate.cost);
-        let expected = best.map_or(HELD, |best| on(best.executor));
-        held += u32::from(best.is_none());
         let verdicts = policy.route(at(0), vec![cached(round)]);
-        assert_eq!(verdicts[0].choice, expected, "round {round}: {explained:?}");
+        let on = match &verdicts[0].choice {
+            Choice::Place(executors) => executors.first().copied(),
+            Choice::Hold(_) | Choice::GiveUp => None,
+        };
+        let expected = best.map(|best| best.executor);
+        assert_eq!(on, expected, "{settings}, round {round}: {explained:?}");
+        placed += u32::from(on.is_some());
         policy.observe(0, Extent::SinceLast, vec![Change::WaitingGone(round)]);
     }
-    assert!((1..200).contains(&held), "{held} of 400 are held");
+    assert!((200..400).contains(&placed), "{placed} of 400 are placed");
 }
 
 #[test]

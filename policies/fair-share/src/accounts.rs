@@ -6,14 +6,15 @@
 //! # Invariants
 //! 1. A tenant whose first request comes to wait has at least the counter of the least served one
 //!    that waits already, or of the last one that waited (`tests::a_tenant_that_*`).
-//! 2. A counter never jumps otherwise, not by another weight either (`tests::another_weight_*`).
+//! 2. A counter never jumps otherwise: not by another weight (`tests::another_weight_*`), nor by
+//!    other costs after a reload (`tests::other_costs_*`).
 
 use std::collections::BTreeMap;
 
 use pointsman_sdk::Mirror;
 use pointsman_sdk::wire::types::Tenant;
 
-use crate::settings::Settings;
+use crate::settings::{Costs, Settings};
 
 /// The accounts of all tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,8 +29,10 @@ pub(crate) struct Accounts {
 pub(crate) struct Account {
     /// Amount added to the tokens served, in parts of a token.
     pub(crate) lift: i128,
-    /// The tenant's weight at the last `observe`.
+    /// The tenant's weight when its row last came.
     pub(crate) weight: u32,
+    /// The costs of tokens when its row last came.
+    pub(crate) costs: Costs,
     /// True if a request of the tenant waited at the last `observe`.
     pub(crate) waits: bool,
 }
@@ -40,7 +43,7 @@ impl Accounts {
     /// A tenant's counter; 0 for one without rows.
     pub(crate) fn counter(&self, mirror: &Mirror, settings: &Settings, tenant: u32) -> i128 {
         match (self.tenants.get(&tenant), mirror.tenant(tenant)) {
-            (Some(account), Some(row)) => settings.served(row) + account.lift,
+            (Some(account), Some(row)) => settings.costs().served(row) + account.lift,
             (None, _) | (_, None) => 0,
         }
     }
@@ -53,11 +56,11 @@ impl Accounts {
         for row in told.iter().filter_map(|&id| mirror.tenant(id)) {
             let account = self.tenants.entry(row.id);
             let account = account.or_insert_with(|| Account::opened(settings, row));
-            account.reweigh(settings, row);
+            account.reprice(settings, row);
             match (account.waits, row.waiting > 0) {
                 (true, false) => {
                     account.waits = false;
-                    let counter = settings.served(row) + account.lift;
+                    let counter = settings.costs().served(row) + account.lift;
                     left = left.max(Some((counter, row.id)));
                 }
                 (false, true) => came.push(row.id),
@@ -92,22 +95,27 @@ impl Accounts {
 impl Account {
     /// An account that starts from 0, whatever was served before this policy came.
     fn opened(settings: &Settings, row: &Tenant) -> Self {
+        let costs = settings.costs();
         Self {
-            lift: -settings.served(row),
+            lift: -costs.served(row),
             weight: row.weight,
+            costs,
             waits: false,
         }
     }
 
-    /// Counts tokens by another weight from now on; those already served stay as counted.
-    fn reweigh(&mut self, settings: &Settings, row: &Tenant) {
-        if self.weight != row.weight {
+    /// Counts tokens by another weight and other costs from now on; those already served stay as
+    /// counted.
+    fn reprice(&mut self, settings: &Settings, row: &Tenant) {
+        let costs = settings.costs();
+        if self.weight != row.weight || self.costs != costs {
             let before = Tenant {
                 weight: self.weight,
                 ..*row
             };
-            self.lift += settings.served(&before) - settings.served(row);
+            self.lift += self.costs.served(&before) - costs.served(row);
             self.weight = row.weight;
+            self.costs = costs;
         }
     }
 }

@@ -43,7 +43,7 @@ impl Policy for FairShare {
                       counts, too."
                 .into(),
             reasons: Vec::new(),
-            state_version: 1,
+            state_version: 2,
         }
     }
 

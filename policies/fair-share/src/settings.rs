@@ -19,6 +19,15 @@ pub struct Settings {
     pub aging: u32,
 }
 
+/// Costs of the two kinds of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Costs {
+    pub(crate) prompt_token: u32,
+    pub(crate) output_token: u32,
+}
+
+// === impl Settings ===
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -64,12 +73,11 @@ impl Settings {
         Ok(self)
     }
 
-    /// The cost of all tokens a tenant was served since the host started, for its weight, in parts
-    /// of a token.
-    pub(crate) fn served(&self, tenant: &Tenant) -> i128 {
-        let prompt = i128::from(tenant.prompt_tokens_total) * i128::from(self.prompt_token_cost);
-        let output = i128::from(tenant.output_tokens_total) * i128::from(self.output_token_cost);
-        (prompt + output) * PARTS / i128::from(tenant.weight.max(1))
+    pub(crate) fn costs(&self) -> Costs {
+        Costs {
+            prompt_token: self.prompt_token_cost,
+            output_token: self.output_token_cost,
+        }
     }
 
     /// The cost that a prompt will add.
@@ -80,5 +88,17 @@ impl Settings {
     /// The delay of a request's turn by its time of arrival, in parts of a token.
     pub(crate) fn lateness(&self, arrived: u64) -> i128 {
         i128::from(arrived) * i128::from(self.aging)
+    }
+}
+
+// === impl Costs ===
+
+impl Costs {
+    /// The cost of all tokens a tenant was served since the host started, for its weight, in parts
+    /// of a token.
+    pub(crate) fn served(self, tenant: &Tenant) -> i128 {
+        let prompt = i128::from(tenant.prompt_tokens_total) * i128::from(self.prompt_token);
+        let output = i128::from(tenant.output_tokens_total) * i128::from(self.output_token);
+        (prompt + output) * PARTS / i128::from(tenant.weight.max(1))
     }
 }

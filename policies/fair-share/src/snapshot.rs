@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use pointsman_sdk::snapshot;
 
 use crate::accounts::{Account, Accounts};
+use crate::settings::Costs;
 
 /// A flag, and the last tenant that waited.
 const HEADER_BYTES: usize = 5;
-/// Tenant, weight, a flag, lift.
-const ENTRY_BYTES: usize = 25;
+/// Tenant, weight, both costs, a flag, lift.
+const ENTRY_BYTES: usize = 33;
 
 pub(crate) fn write(accounts: &Accounts) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES + accounts.tenants.len() * ENTRY_BYTES);
@@ -20,6 +21,8 @@ pub(crate) fn write(accounts: &Accounts) -> Vec<u8> {
     for (tenant, account) in &accounts.tenants {
         bytes.extend(tenant.to_le_bytes());
         bytes.extend(account.weight.to_le_bytes());
+        bytes.extend(account.costs.prompt_token.to_le_bytes());
+        bytes.extend(account.costs.output_token.to_le_bytes());
         bytes.push(u8::from(account.waits));
         bytes.extend(account.lift.to_le_bytes());
     }
@@ -40,6 +43,10 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Accounts, String> {
         let tenant = u32::from_le_bytes(take(&mut rest)?);
         let account = Account {
             weight: u32::from_le_bytes(take(&mut rest)?),
+            costs: Costs {
+                prompt_token: u32::from_le_bytes(take(&mut rest)?),
+                output_token: u32::from_le_bytes(take(&mut rest)?),
+            },
             waits: flag(&mut rest)?,
             lift: i128::from_le_bytes(take(&mut rest)?),
         };

@@ -208,6 +208,30 @@ fn another_weight_changes_no_counter() {
     check(&mut *policy, &[of(0, 1), of(1, 2), of(2, 3)], &[2, 1, 3]);
 }
 
+/// Both tenants are at 600: one was served that many, and the other was lifted to it.
+#[test]
+fn other_costs_change_no_counter() {
+    let rows = |output, prompt| [row(0, 1, 0, output), row(1, 1, prompt, 0)].map(Change::Tenant);
+    let mut old = policy(UNAGED);
+    let first = [row(0, 1, 0, 0), row(1, 0, 0, 0)];
+    observe(&mut *old, Extent::Everything, first.map(Change::Tenant));
+    tell(&mut *old, rows(300, 0));
+    // Another 100 tokens of the one are 400 at the new cost, or 100.
+    let dearer = (r#"{"output-token-cost": 4, "aging": 0}"#, 400);
+    let cheaper = (r#"{"output-token-cost": 1, "aging": 0}"#, 100);
+    for (settings, served) in [dearer, cheaper] {
+        let mut new = policy(settings);
+        new.restore(old.snapshot()).expect("its own snapshot");
+        observe(&mut *new, Extent::Everything, rows(300, 0));
+        let requests = [of(0, 1), of(1, 2), of(0, 3), of(1, 4)];
+        check(&mut *new, &requests, &[1, 2, 3, 4]);
+        tell(&mut *new, rows(400, served - 10));
+        check(&mut *new, &requests[..2], &[2, 1]);
+        tell(&mut *new, rows(400, served + 10));
+        check(&mut *new, &requests[..2], &[1, 2]);
+    }
+}
+
 #[test]
 fn what_was_served_before_it_came_does_not_count() {
     let mut policy = policy(UNAGED);
