@@ -3,7 +3,7 @@
 use pointsman_core::rows::{ExecutorKind, Health, NameKind};
 use pointsman_core::{
     AttachError, DeviceId, DeviceSpec, ExecutorId, ExecutorSpec, ExecutorUpdate, Handled, Input,
-    Micros, ModelId, PlacementTerms,
+    KvSpec, Micros, ModelId, PlacementTerms,
 };
 
 use pointsman_executor::contract::Command;
@@ -82,16 +82,29 @@ impl Driver {
         let models: Vec<ModelId> = models
             .map(|model| self.machine.intern(now, &model.name))
             .collect();
+        let own_kv = prepared.device.as_ref().map(|device| device.kv);
         let device = prepared.device.map(|device| self.own_device(now, device));
         let spec = ExecutorSpec {
             serves: Some(models.clone()),
             device: device.transpose()?.unwrap_or(prepared.spec.device),
             ..prepared.spec
         };
+        let terms = PlacementTerms {
+            group: spec.group,
+            models_max: spec.models_max,
+            queue_limit: spec.queue_limit,
+            model_unload_delay: spec.model_unload_delay,
+            assumes_prompts: own_kv == Some(KvSpec::Assumed),
+        };
+        let kept_kv = self.machine.device_spec(spec.device).map(|spec| spec.kv);
         let executor = self
             .machine
             .handle(now, Input::ExecutorAttached(spec))
             .executor()?;
+        // Another server of this name may have left the device behind, on other terms.
+        if own_kv.is_some() && own_kv != kept_kv {
+            self.update(now, executor, ExecutorUpdate::Terms(terms));
+        }
         if let Some((spans, server)) = self.spans.as_mut().zip(prepared.server) {
             spans.attached(executor, server);
         }

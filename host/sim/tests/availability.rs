@@ -3,13 +3,16 @@
 mod common;
 
 use common::{
-    END, World, add_device, add_executor, arrive, facts, placements, request, seconds, world_with,
+    END, World, add_device, add_executor, arrive, executor_with, facts, is_queued, placed,
+    placements, request, seconds, steps, world_with,
 };
-use pointsman_core::rows::Health;
+use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
-    Availability, Config, ExecutorId, ExecutorUpdate, Fact, Outcome, RequestId, RequeuedWhy,
-    RetryClass,
+    Availability, Config, Effect, ExecutorId, ExecutorUpdate, ExpiredWhy, Fact, Outcome, RequestId,
+    RequeuedWhy, RetryClass,
 };
+
+const WAITED: Option<Outcome> = Some(Outcome::Expired(ExpiredWhy::Wait));
 
 /// A host with one executor of two slots.
 fn host() -> (World, ExecutorId) {
@@ -93,4 +96,112 @@ fn a_request_that_is_turned_back_waits_for_the_same_executor_and_nobody_is_to_bl
     assert_eq!(facts(&world).filter(|fact| **fact == requeued).count(), 20);
     assert!(world.run_out(END));
     assert!(has_finished(&world, id));
+}
+
+/// Each time there is room again at once, by the server's word.
+#[test]
+fn a_request_that_is_turned_back_for_good_waits_no_longer_than_any_other() {
+    let (mut world, executor) = host();
+    let id = arrive(&mut world, request(4, 2));
+    for minute in 1..=10 {
+        assert_eq!(world.outcome(id), None, "before {minute} minutes");
+        world.skip(seconds(60 * minute));
+        world.fail(executor, id, RetryClass::Anywhere);
+        world.settle();
+    }
+    assert_eq!(world.outcome(id), WAITED);
+}
+
+#[test]
+fn a_request_that_is_turned_back_has_waited_since_it_arrived() {
+    let (mut world, executor) = host();
+    let id = arrive(&mut world, request(4, 2));
+    world.skip(seconds(540));
+    let busy = ExecutorUpdate::Availability(Availability::Busy);
+    world.update(executor, busy);
+    world.fail(executor, id, RetryClass::Anywhere);
+    world.run_until(seconds(599));
+    assert!(is_queued(&world, id));
+    world.run_until(seconds(600));
+    assert_eq!(world.outcome(id), WAITED);
+}
+
+// === The queue of an executor ===
+
+/// An executor of one slot, which the first request has, and in whose queue the second one waits. Requests
+/// may wait for a minute.
+fn with_queue() -> (World, ExecutorId, [RequestId; 2]) {
+    let mut config = Config {
+        unserved_max: seconds(60),
+        ..Config::default()
+    };
+    config.wait(seconds(60));
+    let mut world = world_with(config);
+    let device = add_device(&mut world, 64);
+    let executor = executor_with(&mut world, device, |spec, profile| {
+        spec.queue_limit = 1;
+        // No step that a test does not make itself.
+        profile.step = seconds(100);
+    });
+    let ids = [(); 2].map(|()| arrive(&mut world, request(4, 2)));
+    let queued = Some((executor, SequenceState::Queued));
+    assert_eq!(placed(&world, ids[1]), queued);
+    (world, executor, ids)
+}
+
+#[test]
+fn what_waits_in_the_queue_of_a_silent_executor_goes_elsewhere() {
+    let (mut world, silent, [runs, waits]) = with_queue();
+    is(&mut world, silent, Availability::Silent);
+    assert!(is_queued(&world, waits));
+    let requeued = Fact::Requeued(waits, RequeuedWhy::TurnedBack);
+    assert!(facts(&world).any(|fact| *fact == requeued));
+    let device = add_device(&mut world, 64);
+    let other = add_executor(&mut world, device, 1);
+    world.settle();
+    assert_eq!(placements(&world, waits), [silent, other]);
+    steps(&mut world, other, 2);
+    steps(&mut world, silent, 2);
+    assert!(has_finished(&world, waits));
+    assert!(has_finished(&world, runs), "what runs there runs on");
+}
+
+#[test]
+fn what_waited_in_the_queue_of_a_silent_executor_has_waited_since_it_arrived() {
+    let (mut world, silent, [_, waits]) = with_queue();
+    world.skip(seconds(50));
+    is(&mut world, silent, Availability::Silent);
+    world.run_until(seconds(59));
+    assert!(is_queued(&world, waits));
+    world.run_until(seconds(60));
+    assert_eq!(world.outcome(waits), WAITED);
+}
+
+#[test]
+fn what_waits_in_the_queue_of_a_busy_executor_waits_there() {
+    let (mut world, busy, [_, waits]) = with_queue();
+    is(&mut world, busy, Availability::Busy);
+    let queued = Some((busy, SequenceState::Queued));
+    assert_eq!(placed(&world, waits), queued);
+}
+
+#[test]
+fn an_executor_that_takes_nothing_and_is_taken_away_is_gone_without_its_queue() {
+    for availability in [Availability::Busy, Availability::Silent] {
+        let first = ExecutorUpdate::Availability(availability);
+        let mut updates = [first, ExecutorUpdate::Detach];
+        for _ in 0..2 {
+            let (mut world, executor, [runs, waits]) = with_queue();
+            for update in &updates {
+                world.update(executor, update.clone());
+            }
+            world.settle();
+            assert!(is_queued(&world, waits), "{updates:?}");
+            steps(&mut world, executor, 2);
+            assert!(has_finished(&world, runs));
+            let gone = Effect::Detached { executor };
+            assert!(world.effects().contains(&gone), "{updates:?}");
+            updates.reverse();
+        }
+    }
 }

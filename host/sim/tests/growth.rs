@@ -173,6 +173,30 @@ fn a_policy_that_lets_sequences_stall_is_overruled_in_time() {
     assert_nothing_held(&mut world);
 }
 
+/// A request that cannot be put back has the blocks that another one lacks.
+#[test]
+fn a_sequence_that_nobody_can_give_way_to_is_no_strike_and_the_policy_is_asked_on() {
+    let mut world = world();
+    let device = add_device(&mut world, 6);
+    executor_with(&mut world, device, |spec, profile| {
+        spec.preempts = false;
+        profile.step = seconds(30);
+    });
+    let settled = arrive(&mut world, request(15, 1));
+    add_executor(&mut world, device, 1);
+    let short = arrive(&mut world, growing(0));
+    assert!(is_running(&world, settled) && is_running(&world, short));
+    let asked = [12, 24].map(|second| {
+        world.run_until(seconds(second));
+        world.policies.evict_questions_for(short)
+    });
+    assert!(asked[0] < asked[1], "{asked:?}");
+    assert_eq!((evictions(&world), strikes(&world)), (vec![], vec![]));
+    assert!(world.run_out(END));
+    assert!(finished(&world, &[short]));
+    assert_nothing_held(&mut world);
+}
+
 #[test]
 fn many_that_outgrow_their_device_all_finish() {
     let mut world = world();

@@ -277,9 +277,13 @@ impl<P: Policies> Run<P> {
             7 if rng.bool() => ExecutorUpdate::ModelsMax(rng.bool().then(|| rng.u32(1..3))),
             7 => ExecutorUpdate::Terms(some_terms(rng)),
             8 => {
-                let open = ExecutorUpdate::Availability(Availability::Open);
+                let answer = match rng.u32(0..3) {
+                    0 => Availability::Busy,
+                    1 => Availability::Silent,
+                    _ => Availability::Open,
+                };
                 self.world.update(executor, ExecutorUpdate::Replaced);
-                open
+                ExecutorUpdate::Availability(answer)
             }
             _ => {
                 self.attach();
@@ -293,8 +297,12 @@ impl<P: Policies> Run<P> {
     fn drain(&mut self) {
         let executors: Vec<ExecutorId> = self.world.machine.executor_ids().collect();
         for executor in executors {
-            self.world
-                .update(executor, ExecutorUpdate::Health(Health::Up));
+            for update in [
+                ExecutorUpdate::Health(Health::Up),
+                ExecutorUpdate::Availability(Availability::Open),
+            ] {
+                self.world.update(executor, update);
+            }
         }
         for model in self.models.clone() {
             self.world.input(Input::ModelLimitSet(model, None));

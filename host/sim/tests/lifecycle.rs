@@ -265,6 +265,34 @@ fn a_server_elsewhere_has_fewer_blocks_by_what_was_placed_there_since_its_report
     assert_eq!(told(&world), [(2, 4)], "the report has all that was placed");
 }
 
+/// Tests that a server which comes under an old name is not judged by what the one before it told.
+#[test]
+fn what_a_server_elsewhere_reported_is_forgotten_when_it_is_taken_away() {
+    let mut world = world();
+    let device = device_elsewhere(&mut world, KvSpec::Remote);
+    let server = |world: &mut World| {
+        executor_with(world, device, |spec, _| {
+            spec.kind = ExecutorKind::Remote;
+            spec.preempts = false;
+        })
+    };
+    let first = server(&mut world);
+    let full = KvReport {
+        block_bytes: 1,
+        blocks_total: 8,
+        blocks_free: 0,
+        blocks_cached: 0,
+        blocks_evicted_total: 0,
+    };
+    world.input(Input::KvReported(device, full));
+    world.update(first, ExecutorUpdate::Detach);
+    world.settle();
+    assert_eq!(world.machine.devices().count(), 0);
+    let second = server(&mut world);
+    let id = arrive(&mut world, request(10, 1));
+    assert_eq!(placements(&world, id), [second]);
+}
+
 #[test]
 fn a_request_too_large_for_one_executor_is_served_by_another() {
     let (mut world, small) = single(1, 4);

@@ -261,6 +261,21 @@ fn a_return_begins_a_new_stay_with_holds_of_its_own() {
 }
 
 #[test]
+fn a_request_that_is_turned_back_has_been_held_for_as_long_as_before() {
+    let (mut world, executor, id) = held_until(Micros(u64::MAX));
+    world.run_until(seconds(20));
+    world.policies.route_to(&[executor]);
+    stir(&mut world, executor);
+    assert!(is_running(&world, id));
+    world
+        .policies
+        .on_route(|_, _| routing::Choice::Hold(Some(Micros(u64::MAX))));
+    world.fail(executor, id, pointsman_core::RetryClass::Anywhere);
+    world.settle();
+    assert_eq!(ends(&world, id).last(), Some(&Some(held_max())));
+}
+
+#[test]
 fn the_end_of_holds_is_in_the_row_of_a_held_request() {
     let (mut world, executor, id) = held_until(seconds(4));
     let told = |world: &mut World| waiting_row(world, id).unwrap().hold_end;

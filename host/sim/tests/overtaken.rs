@@ -7,7 +7,7 @@ use common::{
     request, strikes, world_with,
 };
 use pointsman_core::{
-    Clock, Config, ExecutorId, Fact, Hook, Micros, NewRequest, RequestId, routing,
+    Clock, Config, ExecutorId, Fact, Hook, Micros, NewRequest, RequestId, RetryClass, routing,
 };
 
 const HOLD: routing::Choice = routing::Choice::Hold(None);
@@ -56,6 +56,30 @@ fn a_request_that_later_ones_overtook_too_often_goes_first() {
     assert_eq!(strikes(&world), [(Clock::Overtaken, old)]);
     // It was never routed: the order is to blame.
     assert_eq!(hooks_struck(&world), [Hook::Priority]);
+}
+
+#[test]
+fn a_request_that_is_turned_back_was_overtaken_as_often_as_before_and_is_told_once() {
+    let (mut world, executor, old) = newest_first(2);
+    let turn_back = |world: &mut World| {
+        world.fail(executor, old, RetryClass::Anywhere);
+        world.settle();
+    };
+    let new = arrive(&mut world, request(4, 1));
+    world.step(executor);
+    assert!(is_running(&world, new));
+    world.step(executor);
+    assert!(is_running(&world, old));
+    let newer = arrive(&mut world, request(4, 1));
+    turn_back(&mut world);
+    assert!(is_running(&world, newer));
+    let newest = arrive(&mut world, request(4, 1));
+    world.step(executor);
+    assert!(is_running(&world, old) && is_queued(&world, newest));
+    assert_eq!(strikes(&world), [(Clock::Overtaken, old)]);
+    turn_back(&mut world);
+    assert!(is_running(&world, newest) && is_queued(&world, old));
+    assert_eq!(strikes(&world).len(), 1);
 }
 
 /// Two executors with a slot each, which come free together. The order is by arrival, and routing leaves the first.

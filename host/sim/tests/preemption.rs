@@ -3,14 +3,15 @@
 mod common;
 
 use common::{
-    END, World, add_device, add_executor, arrive, assert_nothing_held, background, blocks_idle,
-    cancel, evict, evictions, executor_with, facts, is_queued, is_running, placed, placements,
-    refusals, request, seconds, starts, steps, waiting_row, world, world_with,
+    END, MODEL_A, MODEL_B, World, add_device, add_executor, arrive, assert_nothing_held,
+    background, blocks_idle, cancel, evict, evictions, executor_with, facts, is_queued, is_running,
+    of_model, placed, placements, refusals, request, seconds, starts, steps, waiting_row, world,
+    world_with,
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
-    Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, NewRequest, Outcome, RefusalCause,
-    RequestId, RequeuedWhy, ShortageCause,
+    Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact, Input, ModelId, NewRequest,
+    Outcome, RefusalCause, RequestId, RequeuedWhy, ShortageCause,
 };
 
 /// One executor whose sequences take three steps to leave.
@@ -233,6 +234,63 @@ fn two_equals_do_not_evict_each_other_for_ever() {
     }
 }
 
+// === Who is needy ===
+
+fn urgent(model: ModelId, priority: i32) -> NewRequest {
+    NewRequest {
+        priority,
+        ..of_model(model, request(10, 20))
+    }
+}
+
+/// Lets victims be asked for again, after an answer that freed nothing.
+fn wait_for_retry(world: &mut World) {
+    let retry = world.now().after(Config::default().evict_retry);
+    world.run_until(retry);
+}
+
+/// Two models with an executor of one slot each, which is taken. The most urgent request waits for the first
+/// one, where nobody can give way or is less urgent.
+#[test]
+fn a_request_that_nobody_can_give_way_to_keeps_no_other_from_having_room_made() {
+    for (preempts, priority) in [(false, 0), (true, 20)] {
+        let mut world = world();
+        let device = add_device(&mut world, 64);
+        for model in [MODEL_A, MODEL_B] {
+            executor_with(&mut world, device, |spec, _| {
+                spec.serves = Some(vec![model]);
+                spec.preempts = preempts || model == MODEL_B;
+            });
+        }
+        arrive(&mut world, urgent(MODEL_A, priority));
+        let victim = arrive(&mut world, urgent(MODEL_B, 0));
+        let stuck = arrive(&mut world, urgent(MODEL_A, 10));
+        let needy = arrive(&mut world, urgent(MODEL_B, 5));
+        wait_for_retry(&mut world);
+        assert_eq!(evictions(&world), [(victim, needy)]);
+        assert!(is_queued(&world, stuck));
+        assert!(world.run_out(END));
+        assert_nothing_held(&mut world);
+    }
+}
+
+#[test]
+fn a_request_of_whose_model_as_many_run_as_may_keeps_no_other_from_having_room_made() {
+    let mut world = world();
+    let device = add_device(&mut world, 64);
+    add_executor(&mut world, device, 2);
+    world.input(Input::ModelLimitSet(MODEL_A, Some(1)));
+    arrive(&mut world, urgent(MODEL_A, 0));
+    let victim = arrive(&mut world, urgent(MODEL_B, 0));
+    let stuck = arrive(&mut world, urgent(MODEL_A, 10));
+    let needy = arrive(&mut world, urgent(MODEL_B, 5));
+    wait_for_retry(&mut world);
+    assert_eq!(evictions(&world), [(victim, needy)]);
+    assert_eq!(world.policies.evict_questions_for(stuck), 0);
+    assert!(world.run_out(END));
+    assert_nothing_held(&mut world);
+}
+
 // === Who is left alone ===
 
 #[test]
@@ -353,7 +411,7 @@ fn a_reservation_outlives_a_finish_of_the_victim() {
         .unwrap()
         .incarnation;
     let sequence = common::sequence_of(victim, executor, life);
-    world.input(pointsman_core::Input::SequenceFinished(sequence));
+    world.input(Input::SequenceFinished(sequence));
     world.settle();
     assert!(matches!(
         world.outcome(victim),

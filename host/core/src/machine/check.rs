@@ -63,7 +63,7 @@ impl Machine {
     /// 8. timers belong to live requests;
     /// 9. each block of host memory is free or one request's, which waits with its KV there, or has not
     ///    been taken up again, or leaves the executor that fills it;
-    /// 10. each executor is in the list of its device.
+    /// 10. each executor is in the list of its device, and nothing waits in its queue in vain.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -190,6 +190,8 @@ impl Machine {
         ensure!(listed, "executor {id} is not in the list of its device");
         let is_over = executor.attachment == Attachment::Detaching && executor.is_idle();
         ensure!(!is_over, "executor {id} is idle and not removed");
+        let is_stranded = executor.strands_queue() && !executor.queue.is_empty();
+        ensure!(!is_stranded, "requests wait in vain on executor {id}");
         let none = RequestsOf::default();
         let requests = gathered.requests_of.get(&id).unwrap_or(&none);
         check_load(executor, requests)?;

@@ -3,8 +3,8 @@
 //! A [`Machine`] is serialisable, private state and all. Changes that policies have not been told
 //! yet are left out: a run that goes on from a keyframe has policies that are told everything anew.
 //!
-//! The order in which the parts are written is a format (the journal's, see `pointsman-journal`)
-//! and not the order of today's fields.
+//! The order of the fields is the format: the version of the host that wrote a keyframe reads it (see
+//! `pointsman-journal`).
 //!
 //! # Invariants
 //! 1. A machine that was read goes on exactly as the one that was written
@@ -14,90 +14,42 @@
 
 use std::collections::VecDeque;
 
-use serde::de::Error as _;
+use pointsman_events::Config;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use pointsman_events::rows::Moment;
-
 use super::Machine;
-use super::ledger::{Ledger, Sets};
+use super::ledger::Ledger;
+use super::names::Names;
 use super::outbox::{Completions, Outbox};
 use super::requests::Requests;
 
-impl Serialize for Machine {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (sets, out) = (self.ledger.sets(), &self.out);
-        (
-            (&self.config, &self.names, &self.ledger, &self.requests),
-            (
-                &sets.open,
-                self.requests.watched(),
-                &sets.preemptible,
-                &sets.short,
-            ),
-            (out.at.round, out.due, &sets.allot_due, &sets.allot_built_in),
-            (&sets.queue_due, &sets.arrange_due, &sets.arrange_built_in),
-            (&out.timers, &out.log, &out.completions),
-            (&out.effects, &out.facts, out.at.now, out.fleet_news),
-        )
-            .serialize(serializer)
-    }
+/// A machine that was read, with the fields of [`Machine`], and that is to be checked.
+#[derive(Deserialize)]
+pub(super) struct Unchecked {
+    config: Config,
+    names: Names,
+    ledger: Ledger,
+    requests: Requests,
+    out: Outbox,
 }
 
-impl<'de> Deserialize<'de> for Machine {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (
-            (config, names, mut ledger, mut requests),
-            (open, watched, preemptible, short),
-            (round, due, allot_due, allot_built_in),
-            (queue_due, arrange_due, arrange_built_in),
-            (timers, log, completions),
-            (effects, facts, now, fleet_news),
-        ): (
-            (_, _, Ledger, Requests),
-            (_, _, _, _),
-            (_, _, _, _),
-            (_, _, _),
-            (_, _, _),
-            (_, _, _, _),
-        ) = Deserialize::deserialize(deserializer)?;
-        ledger.restore(Sets {
-            open,
-            preemptible,
-            short,
-            allot_due,
-            allot_built_in,
-            queue_due,
-            arrange_due,
-            arrange_built_in,
-        });
-        requests.restore(watched);
+impl TryFrom<Unchecked> for Machine {
+    type Error = String;
+
+    fn try_from(read: Unchecked) -> Result<Self, String> {
         let machine = Machine {
-            config,
-            names,
-            ledger,
-            requests,
-            out: Outbox {
-                at: Moment { now, round },
-                due,
-                fleet_news,
-                timers,
-                log,
-                completions,
-                effects,
-                facts,
-            },
+            config: read.config,
+            names: read.names,
+            ledger: read.ledger,
+            requests: read.requests,
+            out: read.out,
         };
-        machine.check_keyframe().map_err(D::Error::custom)?;
+        let config = machine.config.validate();
+        config.map_err(|error| error.to_string())?;
+        machine.ledger.check_ids()?;
+        let checked = machine.check_invariants();
+        checked.map_err(|error| error.to_string())?;
         Ok(machine)
-    }
-}
-
-impl Machine {
-    fn check_keyframe(&self) -> Result<(), String> {
-        self.config.validate().map_err(|error| error.to_string())?;
-        self.ledger.check_ids()?;
-        self.check_invariants().map_err(|error| error.to_string())
     }
 }
 

@@ -52,6 +52,11 @@ use requests::Requests;
 
 /// The state machine of the host. See the crate's documentation for its four method families.
 #[derive(Clone, Debug)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "keyframe::Unchecked")
+)]
 pub struct Machine {
     config: Config,
     names: Names,

@@ -18,13 +18,6 @@ use super::ledger::{Freed, Grown, Step};
 use super::requests::{AfterLeaving, InSlot, Phase, Placed, Request, Reservation};
 use super::timers::Timer;
 
-/// An eviction as its victim's fact tells it.
-struct Notice {
-    needy: RequestId,
-    by: Decided,
-    blocks: u32,
-}
-
 // === impl Machine: in ===
 
 impl Machine {
@@ -216,12 +209,7 @@ impl Machine {
         let device = self.ledger[executor].spec.device;
         let mut freed = self.ledger.claim(device, shortage.needy);
         for victim in &eviction.victims {
-            let notice = Notice {
-                needy: shortage.needy,
-                by,
-                blocks: self.blocks_freed_by(victim.request, device),
-            };
-            if let Some(more) = self.evict_one(*victim, notice) {
+            if let Some(more) = self.evict_one(*victim, shortage.needy, by) {
                 freed = freed.and(more);
             }
         }
@@ -241,11 +229,11 @@ impl Machine {
 
     /// Makes a victim leave. The engine has never heard of one in the device queue, which is out at
     /// once.
-    fn evict_one(&mut self, victim: Victim, notice: Notice) -> Option<Freed> {
+    fn evict_one(&mut self, victim: Victim, needy: RequestId, by: Decided) -> Option<Freed> {
         let (id, how) = (victim.request, victim.how);
-        let Notice { needy, by, blocks } = notice;
         self.requests.evicted(id, needy);
         let executor = self.requests[id].placement().executor;
+        let blocks = self.blocks_freed_by(id, self.ledger[executor].spec.device);
         self.out.fact(Fact::Evicted {
             victim: id,
             executor,
@@ -339,7 +327,7 @@ impl Machine {
     pub(super) fn requeue(&mut self, id: RequestId, why: RequeuedWhy) {
         let row = &self.requests[id].row;
         self.ledger.count_waiting(row, Step::Up, &mut self.out);
-        self.requests.requeue(id, &mut self.out);
+        self.requests.requeue(id, why, &mut self.out);
         self.arm_request(id);
         self.out.due = true;
         self.out.fact(Fact::Requeued(id, why));

@@ -13,6 +13,7 @@ use super::timers::Timers;
 
 /// The outputs of the machine that nobody has fetched yet.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Outbox {
     /// The newest time that the machine was told, and its last round.
     pub(super) at: Moment,

@@ -138,24 +138,14 @@ impl Machine {
 
     /// The news that the row behind a key is gone, if it has not come back.
     pub(crate) fn gone(&self, key: RowKey) -> Option<Change> {
+        if self.row(key).is_some() {
+            return None;
+        }
         match key {
-            RowKey::Executor(id) => {
-                let is_gone = self.ledger.find(id).is_none();
-                is_gone.then_some(Change::ExecutorGone(id))
-            }
-            RowKey::Residency(presence) => {
-                let executor = self.ledger.find(presence.executor);
-                let row = executor.and_then(|executor| executor.residency(presence.model));
-                row.is_none().then_some(Change::ResidencyGone(presence))
-            }
-            RowKey::Waiting(id) => {
-                let is_gone = self.waiting_row(id).is_none();
-                is_gone.then_some(Change::WaitingGone(id))
-            }
-            RowKey::Sequence(id) => {
-                let is_gone = self.sequence_row(id).is_none();
-                is_gone.then_some(Change::SequenceGone(id))
-            }
+            RowKey::Executor(id) => Some(Change::ExecutorGone(id)),
+            RowKey::Residency(presence) => Some(Change::ResidencyGone(presence)),
+            RowKey::Waiting(id) => Some(Change::WaitingGone(id)),
+            RowKey::Sequence(id) => Some(Change::SequenceGone(id)),
             RowKey::Name(..)
             | RowKey::Load(_)
             | RowKey::Device(_)

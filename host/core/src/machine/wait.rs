@@ -58,37 +58,27 @@ impl WaitReasons<'_> {
         {
             return reason.clone();
         }
-        let reason = self.look(request);
-        let by_length = match &reason {
-            WaitReason::Blocked(obstacles) => {
-                obstacles.contains_key(&Obstacle::NoBlocks)
-                    || obstacles.contains_key(&Obstacle::NeverFits)
-            }
-            WaitReason::Turn => false,
-            WaitReason::Arrived
-            | WaitReason::Parked
-            | WaitReason::Reserved(_)
-            | WaitReason::Held(_) => true,
-        };
-        if is_plain && !by_length {
+        let obstacles = self.obstacles(request);
+        let by_length = [Obstacle::NoBlocks, Obstacle::NeverFits];
+        let is_there = |it: &Obstacle| obstacles.as_ref().is_some_and(|all| all.contains_key(it));
+        let is_by_length = by_length.iter().any(is_there);
+        let reason = obstacles.map_or(WaitReason::Turn, WaitReason::Blocked);
+        if is_plain && !is_by_length {
             self.known.insert(key, (length, reason.clone()));
         }
         reason
     }
 
-    fn look(&self, request: &Request) -> WaitReason {
+    /// The obstacles to a request, each with the number of executors; absent: one could take it.
+    fn obstacles(&self, request: &Request) -> Option<BTreeMap<Obstacle, u32>> {
         let ledger = &self.machine.ledger;
         let mut obstacles = BTreeMap::new();
         for executor in ledger.executors() {
-            match check_place(ledger, request, executor) {
-                Ok(_) => return WaitReason::Turn,
-                Err(cause) => {
-                    if let Some(obstacle) = Obstacle::of(cause) {
-                        *obstacles.entry(obstacle).or_default() += 1;
-                    }
-                }
+            let cause = check_place(ledger, request, executor).err()?;
+            if let Some(obstacle) = Obstacle::of(cause) {
+                *obstacles.entry(obstacle).or_default() += 1;
             }
         }
-        WaitReason::Blocked(obstacles)
+        Some(obstacles)
     }
 }

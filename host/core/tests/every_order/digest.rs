@@ -31,8 +31,9 @@ const UNREAD: [&str; 10] = [
     "Stamp",
 ];
 
-/// Fields of that kind.
-const UNREAD_FIELDS: [&str; 9] = [
+/// Fields of that kind. A stay before a placement is read where a server turns a request back, and no engine
+/// does that.
+const UNREAD_FIELDS: [&str; 10] = [
     "by",
     "clock",
     "evicted_total",
@@ -41,6 +42,7 @@ const UNREAD_FIELDS: [&str; 9] = [
     "placed_total",
     "prompt_tokens_total",
     "spec",
+    "stay_before",
     "tokens_used",
 ];
 

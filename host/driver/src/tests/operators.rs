@@ -3,7 +3,7 @@
 use std::thread;
 
 use pointsman_core::rows::Health;
-use pointsman_core::{DeviceId, RefusalCause};
+use pointsman_core::{DeviceId, KvSpec, RefusalCause};
 use pointsman_executor::handle::{Ended, EngineHandle, EngineWork};
 use pointsman_executor::stats::EngineStats;
 
@@ -242,4 +242,28 @@ fn what_was_decided_about_a_request_is_remembered_in_order() {
             .ask(|answer| Operator::Decision(TicketId(99), answer))
             .is_none()
     );
+}
+
+#[test]
+fn a_server_that_comes_under_an_old_name_is_on_its_own_terms() {
+    let mut stage = Stage::new();
+    for kv in [KvSpec::Assumed, KvSpec::Remote] {
+        let (sender, _commands) = mpsc::channel(8);
+        let mut server = prepared("elsewhere", sender);
+        let name = "remote:elsewhere".to_owned();
+        server.device = Some(DeviceSpec {
+            name,
+            kv,
+            tokens_per_step: None,
+        });
+        let attached = stage.ask(|answer| Operator::Attach(server, answer));
+        let attached = attached.unwrap();
+        let machine = &stage.driver.machine;
+        let device = machine.executor_spec(attached.executor).unwrap().device;
+        assert_eq!(machine.device_spec(device).unwrap().kv, kv);
+        let remove = ExecutorChange::Remove;
+        stage
+            .ask(|answer| Operator::Change("elsewhere".to_owned(), remove, answer))
+            .unwrap();
+    }
 }

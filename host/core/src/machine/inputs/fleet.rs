@@ -95,7 +95,8 @@ impl Machine {
         }
     }
 
-    /// Notes the answer of a server elsewhere. One that is open again takes what waits in its queue.
+    /// Notes the answer of a server elsewhere. One that is open again takes what waits in its queue; for
+    /// one that is silent nobody waits.
     fn set_availability(&mut self, id: ExecutorId, availability: Availability) {
         let before = self.ledger[id].availability;
         if before == availability {
@@ -116,6 +117,19 @@ impl Machine {
             }
         }
         self.refill(freed);
+        self.turn_back_stranded(id);
+    }
+
+    /// Puts what waits in the queue of an executor in vain back into the host's.
+    fn turn_back_stranded(&mut self, id: ExecutorId) {
+        let executor = self.ledger.find(id);
+        let stranding = executor.filter(|executor| executor.strands_queue());
+        let stranded = stranding.map(|executor| executor.queue.iter().collect::<Vec<_>>());
+        for request in stranded.unwrap_or_default() {
+            let freed = self.release(request);
+            self.requeue(request, RequeuedWhy::TurnedBack);
+            self.refill(freed);
+        }
     }
 
     /// Takes note of another server behind an executor, which nobody has heard yet.
@@ -130,7 +144,8 @@ impl Machine {
     fn detach(&mut self, id: ExecutorId) {
         self.ledger.detach(id);
         self.drop_reservations_on(id);
-        // Gone already where it only had reservations.
+        self.turn_back_stranded(id);
+        // Gone already where it only had reservations or a queue.
         if let Some(executor) = self.ledger.find(id) {
             let device = executor.spec.device;
             self.ledger.touch_load(id, &mut self.out);
@@ -166,22 +181,19 @@ impl Machine {
     /// Takes a request, of whose answer `kept` tokens are left, off an executor that was lost. Absent
     /// where its room was only reserved.
     fn lose_sequence(&mut self, id: RequestId, executor: ExecutorId, kept: u32) -> Option<Freed> {
-        let request = &self.requests[id];
-        let after = match &request.phase {
-            Phase::Leaving(_, after) => Some(*after),
-            Phase::Placed(_) => None,
+        let is_evicted = match &self.requests[id].phase {
+            Phase::Leaving(_, after) => *after == AfterLeaving::Requeue,
+            Phase::Placed(_) => false,
             Phase::Waiting(_) => return None,
         };
         self.complete(id, Ended::Badly);
         let freed = self.release(id);
         self.requests.keep(id, kept);
-        match after {
-            Some(AfterLeaving::Gone) => self.forget(id),
+        if is_evicted {
             // On its way out, and has not failed.
-            Some(AfterLeaving::Requeue) => self.requeue(id, RequeuedWhy::Evicted),
-            None => {
-                self.retry_or_fail(id, executor, RequeuedWhy::Lost, RetryClass::Elsewhere);
-            }
+            self.requeue(id, RequeuedWhy::Evicted);
+        } else {
+            self.retry_or_fail(id, executor, RequeuedWhy::Lost, RetryClass::Elsewhere);
         }
         Some(freed)
     }

@@ -35,9 +35,8 @@ impl Machine {
                 self.ledger.set_tenant(id, weight, tokens, &mut self.out);
             }
             Input::DeviceAttached(spec) => {
-                return self
-                    .attach_device(spec)
-                    .map_or_else(Handled::Refused, Handled::Device);
+                let attached = self.attach_device(spec);
+                return attached.map_or_else(Handled::Refused, Handled::Device);
             }
             Input::TokensPerStepSet(device, tokens) => {
                 let ledger = &mut self.ledger;
@@ -53,9 +52,8 @@ impl Machine {
                     .note_prefixes(tier, event, self.config.tier_blocks_max);
             }
             Input::ExecutorAttached(spec) => {
-                return self
-                    .attach_executor(spec)
-                    .map_or_else(Handled::Refused, Handled::Executor);
+                let attached = self.attach_executor(spec);
+                return attached.map_or_else(Handled::Refused, Handled::Executor);
             }
             Input::ExecutorUpdated(id, update) => {
                 if let Err(why) = self.update_executor(id, update) {

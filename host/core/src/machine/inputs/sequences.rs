@@ -2,8 +2,8 @@
 
 use pointsman_events::rows::Completion;
 use pointsman_events::{
-    Clock, ExecutorId, Fact, FailedWhy, Hook, Outcome, Progress, PromptCount, RequestId,
-    RequeuedWhy, RetryClass, SequenceRef, StepReport,
+    Clock, ExecutorId, ExpiredWhy, Fact, FailedWhy, Hook, Outcome, Progress, PromptCount,
+    RequestId, RequeuedWhy, RetryClass, SequenceRef, StepReport,
 };
 
 use super::super::Machine;
@@ -224,33 +224,39 @@ impl Machine {
             return;
         }
         self.requests.failed(id, executor, why);
-        match self.final_failure(id, retry) {
+        match self.last_outcome(id, retry) {
             None => self.requeue(id, why),
-            Some(why) => {
+            Some(outcome) => {
                 self.forget(id);
-                self.out.end(id, Outcome::Failed(why));
+                self.out.end(id, outcome);
             }
         }
     }
 
-    /// The reason for which no further try is made, if there is one.
-    fn final_failure(&self, id: RequestId, retry: RetryClass) -> Option<FailedWhy> {
+    /// The outcome of a request for which no further try is made; absent: it waits for the next one.
+    fn last_outcome(&self, id: RequestId, retry: RetryClass) -> Option<Outcome> {
         let request = &self.requests[id];
         match retry {
-            RetryClass::Never | RetryClass::TooLate => return Some(FailedWhy::NotRetryable),
+            RetryClass::Never | RetryClass::TooLate => {
+                return Some(Outcome::Failed(FailedWhy::NotRetryable));
+            }
             // It waits for room, as long as any request may.
-            RetryClass::Anywhere => return None,
+            RetryClass::Anywhere => {
+                let stay = request.placement().stay_resumed(RequeuedWhy::TurnedBack);
+                let has_waited = stay.is_some_and(|stay| self.has_waited_out(&stay));
+                return has_waited.then_some(Outcome::Expired(ExpiredWhy::Wait));
+            }
             RetryClass::Elsewhere => {}
         }
         if request.failures >= self.config.attempts_max {
-            return Some(FailedWhy::AttemptsMax);
+            return Some(Outcome::Failed(FailedWhy::AttemptsMax));
         }
         let mut executors = self.ledger.executors();
         let somewhere = executors.any(|executor| {
             executor.attachment == Attachment::Attached
                 && check_eligible(&self.ledger, request, executor).is_ok()
         });
-        (!somewhere).then_some(FailedWhy::NowhereLeft)
+        (!somewhere).then_some(Outcome::Failed(FailedWhy::NowhereLeft))
     }
 
     /// Keeps the course of a placement, for policies that learn.

@@ -288,6 +288,15 @@ impl Executor {
                 || self.has_queue_room(RequestClass::Throughput))
     }
 
+    /// True if what waits in its queue may wait for ever: it does not answer, or has no room and leaves.
+    pub(crate) fn strands_queue(&self) -> bool {
+        match self.availability {
+            Availability::Open => false,
+            Availability::Busy => self.attachment == Attachment::Detaching,
+            Availability::Silent => true,
+        }
+    }
+
     /// True if nothing is placed here or reserved.
     pub(crate) fn is_idle(&self) -> bool {
         self.slots.is_empty() && self.queue.is_empty()

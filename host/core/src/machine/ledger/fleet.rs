@@ -370,9 +370,14 @@ impl Ledger {
             };
             out.gone(RowKey::Residency(presence), &mut stamp);
         }
-        self.device_mut(device)
-            .executors
-            .retain(|other| *other != id);
+        let left = self.device_mut(device);
+        left.executors.retain(|other| *other != id);
+        // Nobody would take back what the last server there has told.
+        if left.executors.is_empty()
+            && let Some(told) = left.memory.reported_mut()
+        {
+            told.note(KvReport::default());
+        }
         self.sets.open.remove(&id);
         out.timers.arm(Timer::Executor(id), None);
         out.gone(RowKey::Executor(id), &mut removed.info_stamp);

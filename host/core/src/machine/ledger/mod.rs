@@ -63,12 +63,12 @@ pub(crate) struct Ledger {
     swapped: SwappedOut,
     models: BTreeMap<ModelId, ModelUse>,
     tenants: BTreeMap<TenantId, TenantUse>,
-    #[cfg_attr(feature = "serde", serde(skip))]
     sets: Sets,
 }
 
 /// Sets of what is to be looked at, so that nothing is searched for.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Sets {
     /// Executors that could take something, as far as slots and device queue go.
     pub(super) open: BTreeSet<ExecutorId>,
@@ -221,11 +221,6 @@ impl Ledger {
 
 #[cfg(feature = "serde")]
 impl Ledger {
-    /// Puts back the sets, which a keyframe writes elsewhere.
-    pub(super) fn restore(&mut self, sets: Sets) {
-        self.sets = sets;
-    }
-
     /// Checks that every device, executor and block that is named is there.
     pub(super) fn check_ids(&self) -> Result<(), String> {
         let devices = self.devices.len();

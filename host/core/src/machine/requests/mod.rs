@@ -39,7 +39,6 @@ pub(crate) struct Requests {
     parking: BTreeSet<RequestId>,
     queue: BTreeSet<RequestId>,
     /// Waiting requests for which a liveness clock runs.
-    #[cfg_attr(feature = "serde", serde(skip))]
     watched: BTreeSet<RequestId>,
 }
 
@@ -130,6 +129,11 @@ impl Requests {
     /// Takes a parked request off its list: it is to be enqueued.
     pub(super) fn unpark(&mut self, id: RequestId) {
         self.parking.remove(&id);
+        self.count_overtaken_anew(id);
+    }
+
+    /// Forgets how often a waiting request was overtaken.
+    pub(super) fn count_overtaken_anew(&mut self, id: RequestId) {
         if let Some(waiting) = self.waiting_mut(id) {
             waiting.overtaken = 0;
         }
@@ -366,7 +370,7 @@ impl Requests {
 
     /// Puts a request whose placement is closed back into the queue. Its tokens count as prompt
     /// from now on. It was admitted once, so the queue's bound does not apply.
-    pub(super) fn requeue(&mut self, id: RequestId, out: &mut Outbox) {
+    pub(super) fn requeue(&mut self, id: RequestId, why: RequeuedWhy, out: &mut Outbox) {
         let request = self.get_mut(id);
         let generated = request.placement().generated;
         let row = request.row_mut();
@@ -375,7 +379,7 @@ impl Requests {
         row.stage = Stage::Queued;
         row.attempts += 1;
         row.hold_end = None;
-        request.turn(|phase| phase.requeue(out.now()));
+        request.turn(|phase| phase.requeue(out.now(), why));
         out.gone(RowKey::Sequence(id), &mut request.sequence_stamp);
         self.queue.insert(id);
         self.touch_waiting(id, out);
@@ -398,15 +402,5 @@ impl Requests {
 
     fn placement_mut(&mut self, id: RequestId) -> &mut Placed {
         self.get_mut(id).placement_mut()
-    }
-}
-
-// === impl Requests: keyframes ===
-
-#[cfg(feature = "serde")]
-impl Requests {
-    /// Puts back the watched requests, which a keyframe writes elsewhere.
-    pub(super) fn restore(&mut self, watched: BTreeSet<RequestId>) {
-        self.watched = watched;
     }
 }

@@ -12,7 +12,7 @@ use pointsman_events::changes::Stamp;
 use pointsman_events::rows::{Request as RequestRow, RequestClass, Stage};
 use pointsman_events::{
     ExecutorId, Incarnation, Micros, NewRequest, Progress, PromptBlocks, PromptCount, RequestId,
-    Round, SequenceRef, Stay,
+    RequeuedWhy, Round, SequenceRef, Stay,
 };
 
 use super::waiting::{Reservation, Waiting};
@@ -86,6 +86,8 @@ pub(crate) struct Placed {
     pub(crate) executor: ExecutorId,
     pub(crate) incarnation: Incarnation,
     pub(crate) in_slot: InSlot,
+    /// Its stay without a place before.
+    stay_before: Waiting,
     pub(crate) placed_at: Micros,
     pub(crate) started_at: Option<Micros>,
     /// Leading prompt tokens that its blocks held when it was placed.
@@ -414,7 +416,10 @@ impl Phase {
     /// The phase of a waiting request that gets a place.
     pub(super) fn enter(self, placed: Placed) -> Phase {
         match self {
-            Phase::Waiting(_) => Phase::Placed(placed),
+            Phase::Waiting(stay_before) => Phase::Placed(Placed {
+                stay_before,
+                ..placed
+            }),
             Phase::Placed(_) | Phase::Leaving(..) => panic!("only a waiting request gets a place"),
         }
     }
@@ -442,9 +447,12 @@ impl Phase {
     }
 
     /// The phase of a request that has left and waits again.
-    pub(super) fn requeue(self, now: Micros) -> Phase {
+    pub(super) fn requeue(self, now: Micros, why: RequeuedWhy) -> Phase {
         match self {
-            Phase::Placed(_) | Phase::Leaving(..) => Phase::Waiting(Waiting::new(now)),
+            Phase::Placed(placed) | Phase::Leaving(placed, _) => {
+                let resumed = placed.stay_resumed(why);
+                Phase::Waiting(resumed.unwrap_or_else(|| Waiting::new(now)))
+            }
             Phase::Waiting(_) => panic!("a waiting request is queued already"),
         }
     }
@@ -459,6 +467,13 @@ impl Placed {
         })
     }
 
+    /// The stay without a place that goes on where it is turned back before anything was generated:
+    /// that was no place. Absent: a new one begins.
+    pub(crate) fn stay_resumed(&self, why: RequeuedWhy) -> Option<Waiting> {
+        let is_nothing = why == RequeuedWhy::TurnedBack && self.generated == 0;
+        is_nothing.then(|| self.stay_before.resumed(self.placed_at))
+    }
+
     /// A placement in the device queue, the first stop on the way to a slot.
     pub(crate) fn new(
         (executor, incarnation): (ExecutorId, Incarnation),
@@ -469,6 +484,7 @@ impl Placed {
             executor,
             incarnation,
             in_slot: InSlot::Queued,
+            stay_before: Waiting::new(now),
             placed_at: now,
             started_at: None,
             cached_tokens,

@@ -66,6 +66,17 @@ impl Waiting {
         }
     }
 
+    /// The same stay after a place that came to nothing, in which it was from `placed_at` on: it has
+    /// waited since its beginning, and what was held and overtook it counts on.
+    pub(super) fn resumed(&self, placed_at: Micros) -> Self {
+        Self {
+            overtaken: self.overtaken,
+            overtaken_by: self.overtaken_by,
+            held: self.held_by(placed_at),
+            ..Self::new(self.since)
+        }
+    }
+
     /// Starts the first clock, unless it runs.
     pub(crate) fn could_run(&mut self, now: Micros) {
         self.feasible_since.get_or_insert(now);

@@ -7,7 +7,7 @@
 //!    them go before it. 3. *Tokenless*: a running sequence without a token for
 //!    `tokenless-steps-max` steps gets a built-in allotment, and its engine a built-in order (see
 //!    `inputs/sequences`). 4. *Stalled*: a running sequence that lacked a block for `unplaced-max`
-//!    gets a built-in eviction (see `shortages`).
+//!    gets a built-in eviction, if that finds somebody to give way (see `shortages`).
 //!
 //! A hold on purpose, where some executor could take the request, stops the first two while it lasts, so that nobody is
 //! struck for it: see `requests/waiting`. A request that has waited for `wait-max` is placed by the built-in rule if
@@ -48,6 +48,8 @@ impl OngoingRound<'_> {
             match (overdue, room) {
                 (Overdue::Clock(clock, hook), Some(on)) => {
                     self.strike_for(id, clock, hook);
+                    // Where it is turned back, that is not told again.
+                    self.machine.requests.count_overtaken_anew(id);
                     self.machine.place(id, on, Decided::BUILT_IN);
                 }
                 (Overdue::Waited, Some(on)) => self.machine.place(id, on, Decided::BUILT_IN),

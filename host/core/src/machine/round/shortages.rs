@@ -1,8 +1,8 @@
 //! Shortages: for whom room is made, and when.
 //!
 //! Evictions are asked for the most urgent running sequence of each device that cannot grow, and
-//! for the most urgent waiting request of each class that nothing could take. The interlock says
-//! what an answer may do, and [`Machine::evict`] what becomes of the room.
+//! for the first waiting request of each class that nothing could take and to which somebody could
+//! give way. The interlock says what an answer may do, and [`Machine::evict`] what becomes of the room.
 //!
 //! # Invariants
 //! 1. While a claim is open its shortage is not asked about again, so none is covered twice.
@@ -13,13 +13,16 @@
 //! After an answer that freed nothing a class is not asked about for `evict-retry`, unless a more
 //! urgent request comes.
 
+use std::collections::BTreeMap;
+
 use pointsman_events::rows::RequestClass;
 use pointsman_events::{
     Author, Clock, Decided, DeviceId, Fact, Hook, Micros, Question, RefusalCause, RequestId,
-    Shortage, ShortageCause, Strike,
+    Shortage, ShortageCause,
 };
 
 use super::super::interlock::check_place;
+use super::super::ledger::Executor;
 use super::super::requests::{Request, most_urgent};
 use super::super::timers::EvictGate;
 use super::super::{CLASSES, Machine};
@@ -50,19 +53,13 @@ impl OngoingRound<'_> {
         let id = shortage.needy;
         self.machine.requests.asked_for(id, self.at.now);
         self.machine.out.fact(Fact::Short(id, shortage.cause));
-        if self.at.now.since(since) >= self.machine.config.unplaced_max {
-            let strike = Fact::Strike(Clock::Stalled, Hook::Preemption, id);
-            self.machine.out.fact(strike);
-            self.strike(Strike {
-                at: self.at.now,
-                hook: Hook::Preemption,
-                clock: Clock::Stalled,
-                request: Some(id),
-            });
-            let books = self.machine.books();
-            if let Some(eviction) = built_in::eviction(books, &shortage, Insistence::Arrival) {
-                self.machine.evict(&shortage, &eviction, Decided::BUILT_IN);
-            }
+        let is_stalled = self.at.now.since(since) >= self.machine.config.unplaced_max;
+        let books = self.machine.books();
+        // Where nobody can give way by the built-in rule either, no policy is to blame.
+        let overdue = is_stalled.then(|| built_in::eviction(books, &shortage, Insistence::Arrival));
+        if let Some(eviction) = overdue.flatten() {
+            self.strike_for(id, Clock::Stalled, Hook::Preemption);
+            self.machine.evict(&shortage, &eviction, Decided::BUILT_IN);
         } else {
             self.ask_evict(&shortage, Insistence::Arrival);
         }
@@ -99,17 +96,18 @@ impl OngoingRound<'_> {
             return gate;
         }
         let ordered = self.ask_order(&candidates);
-        let needy = ordered.first().map(|id| &self.machine.requests[*id]);
+        let needy = self.machine.neediest(&ordered);
         let shortage = needy.and_then(|needy| self.machine.placement_shortage(needy));
-        let Some(shortage) = shortage else {
+        let Some((shortage, needy)) = shortage.zip(needy) else {
             return gate;
         };
+        let priority = Some(needy.row.priority);
         let fact = Fact::Short(shortage.needy, shortage.cause);
         self.machine.out.fact(fact);
         if self.ask_evict(&shortage, Insistence::MoreUrgentOnly) {
             EvictGate::default()
         } else {
-            gate
+            EvictGate { priority, ..gate }
         }
     }
 
@@ -177,10 +175,45 @@ impl Machine {
         unplaceable.map(Request::id).collect()
     }
 
+    /// The first of these waiting requests to which somebody could give way who is no more urgent: on
+    /// an executor, or on its device where the request lacks blocks alone. If there is no such one, the
+    /// first of all is the one that is short.
+    fn neediest(&self, ordered: &[RequestId]) -> Option<&Request> {
+        let (mut on_executor, mut on_device) = (BTreeMap::new(), BTreeMap::new());
+        for (urgency, id) in &self.ledger.sets().preemptible {
+            let executor = self.requests[*id].placement().executor;
+            on_executor.entry(executor).or_insert(*urgency);
+            let device = self.ledger[executor].spec.device;
+            on_device.entry(device).or_insert(*urgency);
+        }
+        let gives_way = |needy: &Request, at: &Executor| {
+            let least = match check_place(&self.ledger, needy, at) {
+                Err(RefusalCause::NoSlot | RefusalCause::ModelsMax) => on_executor.get(&at.id),
+                Err(RefusalCause::NoBlocks { .. }) => on_device.get(&at.spec.device),
+                Ok(_) | Err(_) => None,
+            };
+            least.is_some_and(|least| *least <= needy.urgency())
+        };
+        // The length from which on nobody gives way to requests that are alike.
+        let mut hopeless = BTreeMap::new();
+        for needy in ordered.iter().map(|id| &self.requests[*id]) {
+            let (row, length) = (&needy.row, needy.tokens_bound());
+            let kind = (row.model, row.priority, &row.allowed, &row.failed_on);
+            let shortest = hopeless.entry(kind).or_insert(u64::MAX);
+            let may_run = length < *shortest && self.ledger.can_run(row.model).is_ok();
+            if may_run && self.ledger.executors().any(|at| gives_way(needy, at)) {
+                return Some(needy);
+            }
+            *shortest = length.min(*shortest);
+        }
+        ordered.first().map(|id| &self.requests[*id])
+    }
+
     /// The room that a waiting request lacks: a slot if that is all somewhere, else blocks, else a
     /// model's place; absent where no eviction could help. The blocks are enough on any executor
     /// that lacks the same.
     fn placement_shortage(&self, needy: &Request) -> Option<Shortage> {
+        self.ledger.can_run(needy.row.model).ok()?;
         let mut found: Option<(ShortageCause, u32)> = None;
         let rank = |cause| match cause {
             ShortageCause::Slots => 0,
@@ -192,7 +225,6 @@ impl Machine {
                 Err(RefusalCause::NoSlot) => ShortageCause::Slots,
                 Err(RefusalCause::NoBlocks { .. }) => ShortageCause::Blocks,
                 Err(RefusalCause::ModelsMax) => ShortageCause::Models,
-                Err(RefusalCause::RunningMax) => return None,
                 Ok(_) | Err(_) => continue,
             };
             let blocks = self.books().blocks_lacked_by(needy, executor);
