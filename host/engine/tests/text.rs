@@ -1,7 +1,12 @@
 //! Prompts as transformers makes them, and text out of tokens however they come.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::sync::Arc;
+
 use fastrand::Rng;
+use pointsman_executor::delivery;
+use pointsman_executor::form::AnswerForm;
+use pointsman_executor::job::{AnswerStart, Job, JobState};
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _, PromptError};
 use pointsman_executor::test_util::first_stop;
 use pointsman_executor::text::{Decoded, Detokenizer, TextStream, UNREAD_MAX};
@@ -13,7 +18,16 @@ use pointsman_engine::test_util::texts::{model, tokenizer};
 
 /// Returns the text of `tokens` as it would be shown, and true if a stop string came up.
 fn stream(text: &ModelText, stop: &[String], tokens: &[u32]) -> (String, bool) {
-    let mut stream = TextStream::default();
+    stream_from(TextStream::default(), text, stop, tokens)
+}
+
+/// The same of a text that begins in this state.
+fn stream_from(
+    mut stream: TextStream,
+    text: &ModelText,
+    stop: &[String],
+    tokens: &[u32],
+) -> (String, bool) {
     let mut shown = String::new();
     let pushed = tokens.iter().map(Some).chain([None]);
     for token in pushed {
@@ -209,6 +223,59 @@ fn what_the_tokenizer_puts_around_a_text_is_put_there_once() {
 }
 
 #[test]
+fn the_tokens_around_a_text_may_be_left_out() {
+    let text = model(&[tokenizer()]).unwrap();
+    assert_eq!(text.encode("a a", u32::MAX).unwrap(), [256, 261, 261]);
+    assert_eq!(text.encode_bare("a a", u32::MAX).unwrap(), [261, 261]);
+    assert_eq!(
+        text.encode_bare("<s>a", u32::MAX).unwrap()[0],
+        256,
+        "those in the text stay"
+    );
+}
+
+/// Returns the tokens of `a`, by this tokenizer of this class, with these settings.
+fn ids_of_a(tokenizer: &Value, class: &str, settings: &Value) -> Vec<u32> {
+    let mut config = json!({"tokenizer_class": class, "bos_token": "<s>", "eos_token": "</s>"});
+    let settings = settings.as_object().unwrap().clone();
+    config.as_object_mut().unwrap().extend(settings);
+    let files = [
+        ("tokenizer.json", tokenizer.to_string()),
+        ("tokenizer_config.json", config.to_string()),
+    ];
+    model(&files).unwrap().encode("a", u32::MAX).unwrap()
+}
+
+#[test]
+fn the_classes_of_llama_put_around_a_text_what_their_flags_say() {
+    let (llama, other) = ("LlamaTokenizerFast", "PreTrainedTokenizerFast");
+    let with: Value = serde_json::from_str(&tokenizer().1).unwrap();
+    // As DeepSeek's distilled models have it.
+    let mut without = with.clone();
+    without["post_processor"] = json!({
+        "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true,
+    });
+    let begun: &[u32] = &[256, 261];
+    let alone: &[u32] = &[261];
+    let ended: &[u32] = &[256, 261, 257];
+    for (class, settings, of_with, of_without) in [
+        (llama, json!({}), begun, begun),
+        (llama, json!({"add_bos_token": true}), begun, begun),
+        (llama, json!({"add_bos_token": false}), alone, alone),
+        (llama, json!({"add_eos_token": true}), ended, ended),
+        // Nobody knows which token that is.
+        (llama, json!({"bos_token": null}), begun, alone),
+        // Of other classes `tokenizer.json` alone says it.
+        (other, json!({"add_bos_token": false}), begun, alone),
+        (other, json!({"add_eos_token": true}), begun, alone),
+    ] {
+        let ids = |tokenizer| ids_of_a(tokenizer, class, &settings);
+        assert_eq!(ids(&with), of_with, "{class} {settings}");
+        assert_eq!(ids(&without), of_without, "{class} {settings}");
+    }
+}
+
+#[test]
 fn prompts_are_neither_cut_nor_filled_up() {
     let text = model(&[tokenizer()]).unwrap();
     assert_eq!(text.encode("", u32::MAX).unwrap().len(), 1);
@@ -248,7 +315,79 @@ fn a_text_that_fits_is_tokenised_as_ever_however_sparse() {
 #[test]
 fn ids_that_the_tokenizer_lacks_are_known() {
     let text = model(&[tokenizer()]).unwrap();
-    assert_eq!((text.vocab_size(), text.missing_ids()), (262, &[260][..]));
+    assert_eq!((text.vocab_size(), text.missing_ids()), (263, &[260][..]));
+}
+
+/// Returns a text of words, letters that are bytes, and special tokens.
+fn phrase(rng: &mut Rng) -> String {
+    let words = [" a", "a", "é", "東", "👧", "</s>", " "];
+    let words = (0..rng.usize(1..20)).map(|_| words[rng.usize(..words.len())]);
+    words.collect()
+}
+
+#[test]
+fn a_text_that_goes_on_with_its_prompt_is_the_end_of_both_together() {
+    let text = model(&[tokenizer()]).unwrap();
+    let mut rng = Rng::with_seed(24);
+    for _ in 0..500 {
+        let [prompt, answer] = [phrase(&mut rng), phrase(&mut rng)];
+        let prompt = text.encode(&prompt, u32::MAX).unwrap();
+        let answer = text.encode(&answer, u32::MAX).unwrap();
+        let whole = text.decode(&[&prompt[..], &answer].concat()).unwrap();
+        let begun = text.decode(&prompt).unwrap();
+        let stream = TextStream::after(&text, &prompt).unwrap();
+        let (shown, _) = stream_from(stream, &text, &[], &answer);
+        assert_eq!(begun + &shown, whole);
+    }
+}
+
+#[test]
+fn an_answer_keeps_the_space_before_it_where_its_prompt_is_a_text() {
+    let text = model(&[tokenizer()]).unwrap();
+    let shown = |prompt: &[u32], answer_start| {
+        let job = Job {
+            answer_start,
+            ..Job::new(prompt.to_vec(), 2)
+        };
+        let (sink, _closing, _deliveries) = delivery::channel(2);
+        let mut state = JobState::new(Arc::new(job), sink);
+        for (token, left) in [(261, 1), (259, 0)] {
+            state.accept(token, left, &text).unwrap();
+        }
+        state.unsent.text
+    };
+    let prompt = text.encode("a", u32::MAX).unwrap();
+    assert_eq!(shown(&prompt, AnswerStart::WithinText), " aa");
+    assert_eq!(shown(&prompt, AnswerStart::Apart), "aa");
+    // No word is before it.
+    assert_eq!(shown(&[256], AnswerStart::WithinText), "aa");
+}
+
+#[test]
+fn nothing_is_lost_behind_a_prompt_that_ends_within_a_character() {
+    let text = demo_text();
+    let (prompt, rest) = (text.encode("é", u32::MAX).unwrap(), " fox");
+    let mut answer = prompt[1..].to_vec();
+    answer.extend(text.encode(rest, u32::MAX).unwrap());
+    let stream = TextStream::after(&*text, &prompt[..1]).unwrap();
+    let (shown, _) = stream_from(stream, &text, &[], &answer);
+    assert!(shown.ends_with(rest), "{shown:?}");
+}
+
+/// Its letter `Ġ` is a space in vocabularies of bytes.
+#[test]
+fn a_vocabulary_of_text_is_none_of_bytes_whatever_letters_it_has() {
+    let config = json!({"eos_token": "</s>"});
+    let text = model(&[tokenizer(), ("tokenizer_config.json", config.to_string())]).unwrap();
+    assert_eq!(text.token_bytes(261), b" a");
+    assert_eq!(text.token_bytes(0x0a), b"\n");
+    assert_eq!(text.token_bytes(262), "Ġ".as_bytes());
+    let choice = AnswerForm::Choice(vec!["a a".to_owned()]);
+    text.begin_form(&choice, &[259, 261]).unwrap();
+    let string = AnswerForm::JsonSchema(r#"{"type": "string"}"#.to_owned());
+    let (quote, line) = (0x22, 0x0a);
+    text.begin_form(&string, &[quote, 261, quote]).unwrap();
+    assert!(text.begin_form(&string, &[quote, line]).is_err());
 }
 
 #[test]
@@ -256,10 +395,7 @@ fn a_tokenizer_that_falls_back_to_bytes_streams_whole_characters() {
     let text = model(&[tokenizer()]).unwrap();
     let mut rng = Rng::with_seed(23);
     for _ in 0..500 {
-        let words = [" a", "a", "é", "東", "👧", "</s>", " "];
-        let phrase: String = (0..rng.usize(1..20))
-            .map(|_| words[rng.usize(..words.len())])
-            .collect();
+        let phrase = phrase(&mut rng);
         let tokens = text.encode(&phrase, u32::MAX).unwrap();
         assert_eq!(
             stream(&text, &[], &tokens),

@@ -11,7 +11,7 @@ use pointsman_engine::sample::{Sampler, Tokens};
 use pointsman_engine::test_util::texts::model;
 use pointsman_executor::form::AnswerForm;
 use pointsman_executor::job::Sampling;
-use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
+use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _, PromptError};
 use pointsman_executor::text::{Decoded, Detokenizer as _, TextStream};
 use pointsman_executor::tools::{
     CallForm, CallSyntax, CallableTool, CalledFunction, NoTools, OtherwiseText, Tool, ToolCall,
@@ -271,15 +271,8 @@ fn what_a_reader_takes_for_a_call_is_no_text() {
     }
 }
 
-#[test]
-fn templates_are_told_of_tools_calls_and_results() {
-    let text = text(TEMPLATES[0].1, &[]);
-    let definition = json!({"type": "function", "function": {"name": "add", "z": 1, "a": 2}});
-    let tool = Tool {
-        name: "add".to_owned(),
-        definition: definition.to_string(),
-        parameters: "{}".to_owned(),
-    };
+/// A conversation in which the assistant called a tool, and said nothing.
+fn with_a_call() -> [ChatMessage; 3] {
     let call = ToolCall {
         id: "one".to_owned(),
         kind: ToolKind::Function,
@@ -288,7 +281,7 @@ fn templates_are_told_of_tools_calls_and_results() {
             arguments: r#"{"b": 1, "a": 2}"#.to_owned(),
         },
     };
-    let messages = [
+    [
         ChatMessage::new("user", "Hi"),
         ChatMessage {
             content: None,
@@ -299,13 +292,42 @@ fn templates_are_told_of_tools_calls_and_results() {
             tool_call_id: Some("one".to_owned()),
             ..ChatMessage::new("tool", "3")
         },
-    ];
+    ]
+}
+
+#[test]
+fn templates_are_told_of_tools_calls_and_results() {
+    let text = text(TEMPLATES[0].1, &[]);
+    let definition = json!({"type": "function", "function": {"name": "add", "z": 1, "a": 2}});
+    let tool = Tool {
+        name: "add".to_owned(),
+        definition: definition.to_string(),
+        parameters: "{}".to_owned(),
+    };
+    let messages = with_a_call();
     let prompt = text.chat_prompt(&messages, &[tool], u32::MAX).unwrap();
     let expected = "{\"type\": \"function\", \"function\": {\"name\": \"add\", \"z\": 1, \"a\": 2}}\
                     user:Hi;assistant:None<tool_call>{\"b\": 1, \"a\": 2}</tool_call>;tool:3one;";
     assert_eq!(text.decode(&prompt).unwrap(), expected);
     let without = text.chat_prompt(&messages[..1], &[], u32::MAX).unwrap();
     assert_eq!(text.decode(&without).unwrap(), "user:Hi;");
+}
+
+/// Qwen 3's first template looks for a word in each text, and `QwQ`'s splits it.
+#[test]
+fn a_template_that_fails_on_a_message_without_a_text_is_told_an_empty_one() {
+    let searches = "{% for m in messages %}{{ m.role }}:\
+                    {% if '</think>' in m.content %}thought {% endif %}{{ m.content + ';' }}{% endfor %}";
+    let splits =
+        "{% for m in messages %}{{ m.role }}:{{ m.content.split('</think>')[-1] }};{% endfor %}";
+    for template in [searches, splits] {
+        let text = text(template, &[]);
+        let prompt = text.chat_prompt(&with_a_call(), &[], u32::MAX).unwrap();
+        assert_eq!(text.decode(&prompt).unwrap(), "user:Hi;assistant:;tool:3;");
+    }
+    let text = text("{{ messages[1].content.unheard_of() }}", &[]);
+    let failed = text.chat_prompt(&with_a_call(), &[], u32::MAX);
+    assert!(matches!(failed, Err(PromptError::Template(_))));
 }
 
 #[test]

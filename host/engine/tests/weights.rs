@@ -137,6 +137,42 @@ fn tensors_that_the_model_does_not_need_are_ignored() {
     assert_eq!(answer(&single(weights)), answer(&single(bf16(&tensors()))));
 }
 
+/// Tensors with names as in Qwen 3's checkpoints of models that only embed.
+fn without_prefix(tensors: &Tensors) -> Tensors {
+    let tensors = tensors.iter().map(|(name, tensor)| {
+        let name = name.strip_prefix("model.").unwrap_or(name);
+        (name.to_owned(), tensor.clone())
+    });
+    tensors.collect()
+}
+
+#[test]
+fn names_without_their_prefix_are_the_same_model() {
+    let mut bare = without_prefix(&tensors());
+    assert_eq!(
+        answer(&single(bf16(&bare))),
+        answer(&single(bf16(&tensors())))
+    );
+    // What is missing is named as the others are.
+    bare.remove("layers.1.mlp.up_proj.weight").unwrap();
+    let said = refusal(&single(bf16(&bare)));
+    let end = "has no tensor layers.1.mlp.up_proj.weight;";
+    assert!(said.contains(end), "{said}");
+    let tied = models::config(json!({"tie_word_embeddings": true}));
+    let tensors = models::tensors(&tied, 1);
+    let answer = |tensors: &Tensors| answer(&models::files(&tied, bf16(tensors)));
+    assert_eq!(answer(&without_prefix(&tensors)), answer(&tensors));
+}
+
+#[test]
+fn a_model_that_only_embeds_and_is_to_have_a_head_is_told_what_to_do() {
+    let mut headless = without_prefix(&tensors());
+    headless.remove("lm_head.weight").unwrap();
+    let expected = "embedded model.safetensors has no tensor lm_head.weight, and config.json asks for one: the model \
+                    only embeds; set tie_word_embeddings to true there to embed with it, and generate nothing with it";
+    assert_eq!(refusal(&single(bf16(&headless))), expected);
+}
+
 #[test]
 fn a_model_without_weights_is_told_what_would_be_read() {
     let expected = "neither embedded model.safetensors nor embedded model.safetensors.index.json exists; \

@@ -24,6 +24,8 @@ use crate::text::{DecodeError, Decoded, Detokenizer, TextStream};
 pub struct Job {
     /// Token ids of the prompt; empty where only other servers can serve the request.
     pub prompt: Vec<u32>,
+    /// The place at which the answer's text begins.
+    pub answer_start: AnswerStart,
     /// Most tokens to generate; 0: none, the prompt is embedded.
     pub output_tokens_max: u32,
     /// The rule by which each token is chosen.
@@ -41,6 +43,16 @@ pub struct Job {
     pub shown_tokens: Vec<u32>,
     /// The request as it came; absent where no other server may serve it.
     pub call: Option<Arc<RemoteCall>>,
+}
+
+/// The place at which an answer's text begins. With vocabularies of `SentencePiece`'s kind a text has no space before
+/// its first word, whatever its first token has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerStart {
+    /// A text of its own, as in a chat.
+    Apart,
+    /// The text of the prompt goes on.
+    WithinText,
 }
 
 /// The rule by which each token is chosen; set by the client, or else by the model's defaults.
@@ -147,6 +159,7 @@ impl Job {
     pub fn new(prompt: Vec<u32>, output_tokens_max: u32) -> Self {
         Self {
             prompt,
+            answer_start: AnswerStart::Apart,
             output_tokens_max,
             sampling: Sampling::NEUTRAL,
             stop: Vec::new(),
@@ -162,6 +175,14 @@ impl Job {
     #[must_use]
     pub fn is_to_embed(&self) -> bool {
         self.output_tokens_max == 0
+    }
+
+    /// The state of the answer's text before its first token.
+    fn first_text(&self, model: &dyn Detokenizer) -> Result<TextStream, DecodeError> {
+        match self.answer_start {
+            AnswerStart::Apart => Ok(TextStream::default()),
+            AnswerStart::WithinText => TextStream::after(model, &self.prompt),
+        }
     }
 
     /// Tokens of the prompt, at least 1; an estimate where the prompt is not tokenised.
@@ -257,6 +278,9 @@ impl JobState {
         left: usize,
         model: &dyn Detokenizer,
     ) -> Result<Option<StopReason>, DecodeError> {
+        if self.generated().is_empty() {
+            self.text = self.job.first_text(model)?;
+        }
         self.tokens.push(token);
         self.unsent.tokens += 1;
         let is_eos = !self.job.ignore_eos && model.eos().contains(&token);

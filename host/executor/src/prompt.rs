@@ -21,6 +21,12 @@ pub trait PromptEncoder: Debug + Send + Sync {
     /// If the tokenizer fails, or stopped since there are far more than `tokens_max` tokens.
     fn encode(&self, text: &str, tokens_max: u32) -> Result<Vec<u32>, PromptError>;
 
+    /// Returns the tokens of a plain text alone: [`Self::encode`] without those that the tokenizer puts around.
+    ///
+    /// # Errors
+    /// If the tokenizer fails, or stopped since there are far more than `tokens_max` tokens.
+    fn encode_bare(&self, text: &str, tokens_max: u32) -> Result<Vec<u32>, PromptError>;
+
     /// Returns the tokens of a conversation in the form that the model was trained on, up to where
     /// its answer begins, with the tools that it may call. A little more than `tokens_max` may come out:
     /// the caller counts them.
@@ -70,7 +76,8 @@ pub trait PromptEncoder: Debug + Send + Sync {
 pub struct ChatMessage {
     /// Role of the speaker: `system`, `user`, `assistant`, `tool`, or another that the template knows.
     pub role: String,
-    /// Text of the message; absent, and told as none: there are only calls.
+    /// Text of the message; absent: there are only calls, and templates are told none, or an empty text where they
+    /// fail on none.
     pub content: Option<String>,
     /// Name of the speaker, for templates that tell several users apart; of a tool's result, its function.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //! Held by `tests/text.rs` of the engine, for random tokens and random cuts.
-//! 1. The pieces together are the text of all tokens decoded at once, but for more than
-//!    [`UNREAD_MAX`] tokens in a row that end within a character.
+//! 1. The pieces together are the text of all tokens decoded at once, behind the prompt's where they go on with
+//!    that, but for more than [`UNREAD_MAX`] tokens in a row that end within a character.
 //! 2. A text ends where the first stop string begins, wherever it was cut. The first one is the
 //!    one that ends first; among those that end together, the longest.
 //! 3. The text held back is shorter than the longest stop string, plus [`UNREAD_MAX`] tokens.
@@ -65,7 +65,36 @@ pub enum Decoded {
 /// four at most; so many in a row that end within one are no text, and are shown as they are.
 pub const UNREAD_MAX: usize = 64;
 
+/// Most tokens of a prompt that are decoded again with an answer that goes on with its text: vLLM's number. A
+/// character takes four at most.
+const PROMPT_TOKENS: usize = 5;
+
 impl TextStream {
+    /// The state of a text that goes on with that of `prompt`: a space before its first word belongs to it. A prompt
+    /// that ends within a character has no text to go on with.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode the prompt's last tokens.
+    pub fn after(model: &dyn Detokenizer, prompt: &[u32]) -> Result<Self, DecodeError> {
+        let last = prompt.iter().rev().filter(|id| !model.is_special(**id));
+        let mut window: Vec<u32> = last.take(PROMPT_TOKENS).copied().collect();
+        window.reverse();
+        while !window.is_empty() {
+            let text = model.decode(&window)?;
+            if !text.ends_with(char::REPLACEMENT_CHARACTER) {
+                return Ok(Self {
+                    read: window.len(),
+                    read_bytes: text.len(),
+                    window,
+                    held: String::new(),
+                });
+            }
+            // It may be the middle of a character.
+            window.remove(0);
+        }
+        Ok(Self::default())
+    }
+
     /// Returns the text that `token` adds.
     ///
     /// # Errors

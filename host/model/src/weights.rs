@@ -134,6 +134,15 @@ pub enum WeightsError {
         /// The path of the file, or of the index of all files.
         place: String,
     },
+    /// The model only embeds: it has no head, and the configuration asks for one.
+    #[error(
+        "{place} has no tensor lm_head.weight, and config.json asks for one: the model only embeds; set \
+         tie_word_embeddings to true there to embed with it, and generate nothing with it"
+    )]
+    HeadMissing {
+        /// The path of the file, or of the index of all files.
+        place: String,
+    },
     /// A tensor has not the shape that the configuration asks for.
     #[error(
         "{file}: tensor {tensor} has shape {found:?}, and config.json asks for {expected:?}; \

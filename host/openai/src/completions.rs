@@ -59,13 +59,31 @@ pub(super) fn prompt_schema_of(prompts_max: usize) -> Value {
     })
 }
 
+/// The field that says whether the tokenizer puts its tokens around texts.
+const ADD_SPECIAL_TOKENS: &str = "add_special_tokens";
+
+/// The schema of [`ADD_SPECIAL_TOKENS`], which [`prompts`] takes.
+pub(super) fn special_tokens_property() -> (&'static str, Value) {
+    let about =
+        "False: the tokenizer puts no tokens around a text, which has its special tokens already.";
+    (
+        ADD_SPECIAL_TOKENS,
+        json!({"description": about, "type": "boolean"}),
+    )
+}
+
 /// The most prompts of a request.
 const PROMPTS_MAX: usize = 64;
 
 /// Reads the prompts of a request, one at least: a text, token ids, or a list of texts and lists of token
 /// ids.
 pub(super) fn prompts(fields: &mut Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
-    prompts_of(fields, "prompt", PROMPTS_MAX)
+    let special: Option<bool> = fields.take_as(ADD_SPECIAL_TOKENS, "true or false", |_| true)?;
+    let prompts = prompts_of(fields, "prompt", PROMPTS_MAX)?;
+    Ok(match special {
+        Some(false) => prompts.into_iter().map(Prompt::bare).collect(),
+        Some(true) | None => prompts,
+    })
 }
 
 /// Reads the prompts in the field `param`, as many at most.
@@ -140,6 +158,23 @@ mod tests {
             read(json!(vec!["a"; PROMPTS_MAX])).unwrap().len(),
             PROMPTS_MAX
         );
+    }
+
+    #[test]
+    fn special_tokens_around_texts_may_be_left_out() {
+        let read = |special: Value| {
+            let body = json!({"prompt": ["a", [3]], "add_special_tokens": special}).to_string();
+            let mut fields = Fields::parse(body.as_bytes()).unwrap();
+            prompts(&mut fields).map_err(|error| error.to_string())
+        };
+        let (a, tokens) = (|| "a".to_owned(), || Prompt::Tokens(vec![3]));
+        let with = Ok(vec![Prompt::Text(a()), tokens()]);
+        assert_eq!(read(json!(true)), with);
+        assert_eq!(read(Value::Null), with);
+        let without = Ok(vec![Prompt::BareText(a()), tokens()]);
+        assert_eq!(read(json!(false)), without);
+        let why = "`add_special_tokens` has to be true or false, not 1";
+        assert_eq!(read(json!(1)), Err(why.to_owned()));
     }
 
     #[test]

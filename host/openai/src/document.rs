@@ -35,7 +35,10 @@ pub(crate) fn chat_body(schemas: &mut SchemaGenerator) -> Schema {
 /// The schema of the body of a completion.
 pub(crate) fn text_body(schemas: &mut SchemaGenerator) -> Schema {
     let required = ["prompt"];
-    let prompt = vec![("prompt", completions::prompt_schema())];
+    let prompt = vec![
+        ("prompt", completions::prompt_schema()),
+        completions::special_tokens_property(),
+    ];
     let body = body(schemas, CompletionKind::Text, &required, prompt);
     named(schemas, "CompletionRequest", body)
 }
@@ -55,6 +58,7 @@ pub fn route_query_schema(schemas: &mut SchemaGenerator, own: Properties) -> Sch
         .each_ref()
         .map(|(name, _)| json!({"required": [name]}));
     properties.extend(prompts);
+    properties.push(completions::special_tokens_property());
     properties.extend(tools::properties());
     let mut schema = object(&[], properties);
     schema.insert("anyOf".to_owned(), json!(either));
@@ -70,7 +74,7 @@ fn body(
     let mut properties = shared_properties(schemas);
     properties.extend(prompt);
     properties.extend(sampling::logprobs_properties(kind));
-    properties.extend(params::unbuilt_properties());
+    properties.extend(params::unbuilt_properties(kind));
     properties.extend(params::properties_without_effect());
     object(required, properties)
 }

@@ -72,7 +72,13 @@ const UNBUILT: Unbuilt = &[
     ("chat_template", &[]),
     ("chat_template_kwargs", &["{}"]),
     ("use_beam_search", &["false"]),
+    ("skip_special_tokens", &["true"]),
+    ("spaces_between_special_tokens", &["true"]),
+    ("truncate_prompt_tokens", &[]),
 ];
+
+/// Fields that completions have built and chats have not.
+const UNBUILT_IN_CHATS: Unbuilt = &[("add_special_tokens", &["false"])];
 
 /// Fields that are taken with any value: none of them changes the answer.
 const WITHOUT_EFFECT: [(&str, &str); 8] = [
@@ -98,9 +104,9 @@ pub(super) fn properties_without_effect() -> Properties {
     properties.collect()
 }
 
-/// The schemas of [`UNBUILT`].
-pub(super) fn unbuilt_properties() -> Properties {
-    properties_of(UNBUILT)
+/// The schemas of the fields that are not built in completions of this kind.
+pub(super) fn unbuilt_properties(kind: CompletionKind) -> Properties {
+    unbuilt(kind).map(properties_of).concat()
 }
 
 /// The schemas of fields that are not built.
@@ -115,9 +121,23 @@ pub(super) fn properties_of(unbuilt: Unbuilt) -> Properties {
     properties.collect()
 }
 
-/// Refuses fields that are not built and would change the answer.
-pub(super) fn refuse_unbuilt(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    refuse(fields, UNBUILT)
+/// Refuses fields that are not built in completions of this kind and would change the answer.
+pub(super) fn refuse_unbuilt(
+    fields: &mut Fields<'_>,
+    kind: CompletionKind,
+) -> Result<(), ApiError> {
+    for table in unbuilt(kind) {
+        refuse(fields, table)?;
+    }
+    Ok(())
+}
+
+/// The tables of fields that are not built in completions of this kind.
+fn unbuilt(kind: CompletionKind) -> [Unbuilt; 2] {
+    match kind {
+        CompletionKind::Chat => [UNBUILT, UNBUILT_IN_CHATS],
+        CompletionKind::Text => [UNBUILT, &[]],
+    }
 }
 
 /// Refuses those of these fields that would change the answer.
@@ -291,29 +311,37 @@ pub(super) fn flag(fields: &mut Fields<'_>, name: &str) -> Result<bool, ApiError
 mod tests {
     use super::*;
 
+    const KINDS: [CompletionKind; 2] = [CompletionKind::Chat, CompletionKind::Text];
+
+    fn check(kind: CompletionKind, body: &str) -> Result<(), ApiError> {
+        let mut fields = Fields::parse(body.as_bytes()).unwrap();
+        refuse_unbuilt(&mut fields, kind)
+    }
+
     #[test]
     fn no_field_without_effect_is_refused() {
         for (param, _) in WITHOUT_EFFECT {
             for value in ["null", "true", "1.5", "\"text\"", "[{}]", "{\"a\": [1]}"] {
                 let body = format!("{{\"{param}\": {value}}}");
-                let mut fields = Fields::parse(body.as_bytes()).unwrap();
-                assert_eq!(refuse_unbuilt(&mut fields), Ok(()), "{body}");
+                for kind in KINDS {
+                    assert_eq!(check(kind, &body), Ok(()), "{body}");
+                }
             }
         }
     }
 
     #[test]
     fn every_field_that_is_not_built_says_what_it_may_be() {
-        for (param, neutral) in UNBUILT {
-            for value in *neutral {
-                let body = format!("{{\"{param}\": {value}}}");
-                let mut fields = Fields::parse(body.as_bytes()).unwrap();
-                assert_eq!(refuse_unbuilt(&mut fields), Ok(()), "{body}");
+        for kind in KINDS {
+            for (param, neutral) in unbuilt(kind).concat() {
+                for value in neutral {
+                    let body = format!("{{\"{param}\": {value}}}");
+                    assert_eq!(check(kind, &body), Ok(()), "{body}");
+                }
+                let body = format!("{{\"{param}\": \"something else\"}}");
+                let error = check(kind, &body).unwrap_err();
+                assert_eq!(error, ApiError::Unbuilt { param, neutral });
             }
-            let body = format!("{{\"{param}\": \"something else\"}}");
-            let mut fields = Fields::parse(body.as_bytes()).unwrap();
-            let error = refuse_unbuilt(&mut fields).unwrap_err();
-            assert_eq!(error, ApiError::Unbuilt { param, neutral });
         }
         let error = ApiError::Unbuilt {
             param: "best_of",
@@ -323,5 +351,26 @@ mod tests {
             error.to_string(),
             "`best_of` is not built; leave it out or at 1"
         );
+    }
+
+    #[test]
+    fn special_tokens_are_as_they_are_asked_for_or_refused() {
+        let refused = |kind, field: &str| match check(kind, &format!("{{{field}}}")) {
+            Err(ApiError::Unbuilt { param, .. }) => Some(param),
+            other => {
+                assert_eq!(other, Ok(()), "{field}");
+                None
+            }
+        };
+        let (add, skip) = ("add_special_tokens", "skip_special_tokens");
+        for (field, in_chats, in_texts) in [
+            (r#""add_special_tokens": true"#, Some(add), None),
+            (r#""add_special_tokens": false"#, None, None),
+            (r#""skip_special_tokens": true"#, None, None),
+            (r#""skip_special_tokens": false"#, Some(skip), Some(skip)),
+        ] {
+            assert_eq!(refused(CompletionKind::Chat, field), in_chats, "{field}");
+            assert_eq!(refused(CompletionKind::Text, field), in_texts, "{field}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! `tokenising_stops_past_the_tokens_asked_for` in `host/engine`).
 
 use pointsman_driver::catalog::ModelEntry;
+use pointsman_executor::job::AnswerStart;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder, PromptError};
 use pointsman_executor::tools::{NoTools, Tool};
 use pointsman_http::error::{ApiError, quoted};
@@ -30,6 +31,8 @@ pub(super) struct Conversation {
 pub(super) enum Prompt {
     Chat(Conversation),
     Text(String),
+    /// A text around which the tokenizer is to put nothing.
+    BareText(String),
     Tokens(Vec<u32>),
 }
 
@@ -100,6 +103,7 @@ impl Prompt {
                     .chat_prompt(&chat.messages, &chat.tools, context_tokens)
             }
             Prompt::Text(text) => model.text.encode(&text, context_tokens),
+            Prompt::BareText(text) => model.text.encode_bare(&text, context_tokens),
             Prompt::Tokens(ids) => return known(param, ids, model.text),
         };
         match tokens {
@@ -112,10 +116,26 @@ impl Prompt {
         }
     }
 
+    /// The place at which the text of an answer to it begins.
+    pub(super) fn answer_start(&self) -> AnswerStart {
+        match self {
+            Prompt::Chat(_) => AnswerStart::Apart,
+            Prompt::Text(_) | Prompt::BareText(_) | Prompt::Tokens(_) => AnswerStart::WithinText,
+        }
+    }
+
+    /// The same prompt, with nothing around a text.
+    pub(super) fn bare(self) -> Self {
+        match self {
+            Prompt::Text(text) => Prompt::BareText(text),
+            as_it_is @ (Prompt::Chat(_) | Prompt::BareText(_) | Prompt::Tokens(_)) => as_it_is,
+        }
+    }
+
     fn param(&self) -> &'static str {
         match self {
             Prompt::Chat(_) => "messages",
-            Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
+            Prompt::Text(_) | Prompt::BareText(_) | Prompt::Tokens(_) => "prompt",
         }
     }
 
@@ -130,7 +150,7 @@ impl Prompt {
                     .filter_map(|message| message.content.as_ref());
                 in_bytes(bytes.map(String::len).sum()).max(messages.len())
             }
-            Prompt::Text(prompt) => in_bytes(prompt.len()),
+            Prompt::Text(prompt) | Prompt::BareText(prompt) => in_bytes(prompt.len()),
             // Nothing is to be tokenised, and the caller counts them.
             Prompt::Tokens(_) => 0,
         }
@@ -180,7 +200,7 @@ mod tests {
     use pointsman_executor::form::AnswerForm;
     use pointsman_executor::tools::CallSyntax;
 
-    /// Tokens of four bytes, or of one in a text that is dense.
+    /// Tokens of four bytes, or of one in a text that is dense. Those of a bare text are 1, and others 0.
     #[derive(Debug, Default)]
     struct FourBytes {
         /// Bytes of the longest text that was tokenised.
@@ -195,6 +215,11 @@ mod tests {
                 return Err(PromptError::TooLong { tokens_min });
             }
             Ok(vec![0; text.len().div_ceil(4)])
+        }
+
+        fn encode_bare(&self, text: &str, tokens_max: u32) -> Result<Vec<u32>, PromptError> {
+            let tokens = self.encode(text, tokens_max)?;
+            Ok(vec![1; tokens.len()])
         }
 
         fn chat_prompt(
@@ -261,6 +286,7 @@ mod tests {
         for (prompt, expected) in [
             (Prompt::Text(text(400)), Ok(100)),
             (Prompt::Text(text(401)), too_long("prompt", 101)),
+            (Prompt::BareText(text(401)), too_long("prompt", 101)),
             (Prompt::Text(text(4 << 20)), too_long("prompt", 1 << 20)),
             (Prompt::Text("dense".repeat(60)), too_long("prompt", 300)),
             (chat(vec![message(200); 2]), Ok(100)),
@@ -272,5 +298,20 @@ mod tests {
             assert_eq!(tokens.map(|tokens| tokens.len()), expected);
         }
         assert_eq!(encoder.longest.load(Ordering::Relaxed), 400);
+    }
+
+    #[test]
+    fn around_a_bare_text_the_tokenizer_puts_nothing() {
+        let encoder = FourBytes::default();
+        let tokens = |prompt: Prompt| {
+            prompt.into_tokens(PromptReader {
+                text: &encoder,
+                context_tokens: 100,
+            })
+        };
+        let prompt = || Prompt::Text("four".to_owned());
+        assert_eq!(tokens(prompt()), Ok(vec![0]));
+        assert_eq!(tokens(prompt().bare()), Ok(vec![1]));
+        assert_eq!(tokens(Prompt::Tokens(vec![7]).bare()), Ok(vec![7]));
     }
 }

@@ -192,12 +192,14 @@ fn read_locally(
     }
     let mut works = Vec::with_capacity(prompts.len() * of_prompt);
     for prompt in prompts {
+        let answer_start = prompt.answer_start();
         let prompt = prompt.into_tokens(reader)?;
         let tokens = (prompt.len(), params.tokens_max);
         let output_tokens_max = output_bound(kind, reader.context_tokens, tokens)?;
         let prompt_blocks = prompt_blocks(app, catalog, (tenant, &model.name), &prompt);
         let job = Job {
             prompt,
+            answer_start,
             output_tokens_max,
             sampling: params.sampling.clone(),
             stop: params.stop.clone(),
@@ -351,7 +353,7 @@ pub(super) fn read(
     kind: CompletionKind,
     defaults: &GenerationDefaults,
 ) -> Result<ReadRequest, ApiError> {
-    params::refuse_unbuilt(fields)?;
+    params::refuse_unbuilt(fields, kind)?;
     let params = Params::take(fields, kind, defaults)?;
     let tools = asked_tools(fields, kind)?;
     Ok(ReadRequest {

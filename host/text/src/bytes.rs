@@ -1,6 +1,6 @@
 //! The bytes of a single token, from the way in which its vocabulary writes it.
 
-use tokenizers::Tokenizer;
+use tokenizers::{DecoderWrapper, Tokenizer};
 
 /// The way in which a vocabulary writes bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,16 +11,16 @@ pub(super) enum Spelling {
     Text,
 }
 
-/// The character for a space in [`Spelling::ByteLevel`], which has one for every byte.
-const BYTE_LEVEL_SPACE: &str = "Ġ";
 /// The first of the characters for bytes that have none of their own.
 const STAND_INS: u32 = 0x100;
 
 impl Spelling {
+    /// The way of a tokenizer's vocabulary. Its decoder tells: Llama 2 has the characters that stand for bytes as
+    /// letters.
     pub(super) fn of(tokenizer: &Tokenizer) -> Self {
-        match tokenizer.token_to_id(BYTE_LEVEL_SPACE) {
-            Some(_) => Self::ByteLevel,
-            None => Self::Text,
+        match tokenizer.get_decoder() {
+            Some(decoder) if is_byte_level(decoder) => Self::ByteLevel,
+            Some(_) | None => Self::Text,
         }
     }
 
@@ -38,6 +38,14 @@ impl Spelling {
             },
         }
     }
+}
+
+/// Returns true if a decoder makes bytes of characters.
+fn is_byte_level(decoder: &DecoderWrapper) -> bool {
+    if let DecoderWrapper::Sequence(sequence) = decoder {
+        return sequence.get_decoders().iter().any(is_byte_level);
+    }
+    matches!(decoder, DecoderWrapper::ByteLevel(_))
 }
 
 /// The byte for which a character stands: its own where it is visible in Latin-1, and else the one of the

@@ -79,6 +79,11 @@ impl From<TokenForm> for TokenText {
 }
 
 impl SpecialTokens {
+    /// Returns the text of the beginning-of-sequence token.
+    pub(super) fn bos(&self) -> Option<&str> {
+        self.bos_token.as_ref().map(|token| token.0.as_str())
+    }
+
     /// Returns the text of the end-of-sequence token.
     pub(super) fn eos(&self) -> Option<&str> {
         self.eos_token.as_ref().map(|token| token.0.as_str())
@@ -149,8 +154,21 @@ impl ChatTemplate {
         self
     }
 
-    /// Renders `messages` as text, up to where the model's answer begins, with the tools that it may call.
+    /// Renders `messages` as text, up to where the model's answer begins, with the tools that it may call. A
+    /// message without a text is told as none; a template that fails then is told an empty text, as Qwen 3's is.
     pub(super) fn render(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[Tool],
+    ) -> Result<String, PromptError> {
+        let rendered = self.render_as_they_are(messages, tools);
+        if rendered.is_err() && messages.iter().any(|message| message.content.is_none()) {
+            return self.render_as_they_are(&with_texts(messages), tools);
+        }
+        rendered
+    }
+
+    fn render_as_they_are(
         &self,
         messages: &[ChatMessage],
         tools: &[Tool],
@@ -172,6 +190,15 @@ impl ChatTemplate {
             None => PromptError::Template(Box::new(error)),
         })
     }
+}
+
+/// Messages that all have a text, if only an empty one.
+fn with_texts(messages: &[ChatMessage]) -> Vec<ChatMessage> {
+    let messages = messages.iter().cloned().map(|message| ChatMessage {
+        content: Some(message.content.unwrap_or_default()),
+        ..message
+    });
+    messages.collect()
 }
 
 /// A message as templates are told it: the arguments of its calls are values.

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod around;
 mod bytes;
 mod calls;
 mod chat;
@@ -48,6 +49,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use tokenizers::Tokenizer;
 
+pub use around::TokensAround;
 use bytes::Spelling;
 use calls::CallWriting;
 use chat::{ChatTemplate, SpecialTokens, TemplateSource};
@@ -145,7 +147,19 @@ struct TokenizerConfig {
     chat_template: Option<TemplateSource>,
     #[serde(flatten)]
     special: SpecialTokens,
+    tokenizer_class: Option<String>,
+    add_bos_token: Option<bool>,
+    add_eos_token: Option<bool>,
 }
+
+/// Classes of transformers that add the tokens around texts that `tokenizer_config.json` asks for, whatever
+/// `tokenizer.json` says.
+const CLASSES_WITH_FLAGS: [&str; 4] = [
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+    "CodeLlamaTokenizer",
+    "CodeLlamaTokenizerFast",
+];
 
 // === impl ModelText ===
 
@@ -156,8 +170,11 @@ impl ModelText {
     /// # Errors
     /// If `tokenizer.json` is missing, or a file cannot be read or understood.
     pub fn load(files: &dyn TextFiles) -> Result<Self, TextError> {
-        let tokenizer = read_tokenizer(files)?;
+        let mut tokenizer = read_tokenizer(files)?;
         let config: TokenizerConfig = read_json(files, TOKENIZER_CONFIG)?.unwrap_or_default();
+        if let Some(around) = config.around_texts(&tokenizer) {
+            around.put_in(&mut tokenizer);
+        }
         let templates = read_templates(files, config.chat_template, &config.special)?;
         let model: GenerationFile = read_json(files, CONFIG)?.unwrap_or_default();
         let generation: GenerationFile = read_json(files, GENERATION_CONFIG)?.unwrap_or_default();
@@ -270,6 +287,10 @@ impl PromptEncoder for ModelText {
         self.tokenize(text, AroundText::Add, tokens_max)
     }
 
+    fn encode_bare(&self, text: &str, tokens_max: u32) -> Result<Vec<u32>, PromptError> {
+        self.tokenize(text, AroundText::InText, tokens_max)
+    }
+
     fn chat_prompt(
         &self,
         messages: &[ChatMessage],
@@ -347,8 +368,34 @@ impl fmt::Debug for ModelText {
 enum AroundText {
     /// The tokenizer adds them.
     Add,
-    /// The text has them already.
+    /// The text has those that it is to have.
     InText,
+}
+
+// === impl TokenizerConfig ===
+
+impl TokenizerConfig {
+    /// The tokens around every text, in the place of those of `tokenizer.json`; absent: those are right, or one that
+    /// is asked for is not known.
+    fn around_texts(&self, tokenizer: &Tokenizer) -> Option<TokensAround<'_>> {
+        let class = self.tokenizer_class.as_deref()?;
+        if !CLASSES_WITH_FLAGS.contains(&class) {
+            return None;
+        }
+        let begins = self.add_bos_token.unwrap_or(true);
+        let ends = self.add_eos_token.unwrap_or(false);
+        let begin = with_id(self.special.bos().filter(|_| begins), tokenizer);
+        let end = with_id(self.special.eos().filter(|_| ends), tokenizer);
+        let are_known = begin.is_some() == begins && end.is_some() == ends;
+        are_known.then_some(TokensAround { begin, end })
+    }
+}
+
+/// A token with its id; absent: the tokenizer has none that is written so.
+fn with_id<'t>(token: Option<&'t str>, tokenizer: &Tokenizer) -> Option<(u64, &'t str)> {
+    let token = token?;
+    let id = tokenizer.token_to_id(token)?;
+    Some((id.into(), token))
 }
 
 // === Reading ===

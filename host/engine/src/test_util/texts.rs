@@ -5,7 +5,7 @@ use pointsman_text::{ModelText, TextError};
 use serde_json::{Value, json};
 
 /// A tokenizer in the manner of Llama 2: bytes where it has no word, a space before the first word,
-/// and a token around every text. Id 260 is missing.
+/// and a token around every text. Id 260 is missing. `Ġ`, a space in other vocabularies, is a letter.
 fn llama_2() -> Value {
     let mut vocab = serde_json::Map::new();
     for byte in 0..=255 {
@@ -17,6 +17,7 @@ fn llama_2() -> Value {
         (258, "▁"),
         (259, "a"),
         (261, "▁a"),
+        (262, "Ġ"),
     ] {
         vocab.insert(word.to_owned(), json!(id));
     }

@@ -17,7 +17,7 @@ use pointsman_events::{
 };
 
 use crate::contract::{Command, Events, Start};
-use crate::job::{Job, JobState, Penalties, Sampling};
+use crate::job::{AnswerStart, Job, JobState, Penalties, Sampling};
 
 pub use alone::{WholeAnswer, answer_alone, first_stop};
 pub use host::TestHost;
@@ -135,6 +135,7 @@ pub fn random_job(rng: &mut Rng, prompt_max: usize, output_tokens_max: u32) -> J
     let prompt = (0..rng.usize(1..=prompt_max)).map(|_| rng.u32(0..VOCAB_SIZE));
     Job {
         prompt: prompt.collect(),
+        answer_start: AnswerStart::Apart,
         output_tokens_max: rng.u32(1..=output_tokens_max),
         sampling: random_sampling(rng),
         stop: Vec::new(),

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use pointsman_text::TokensAround;
 use serde_json::{Map, Value, json};
 
 use super::{GgufError, Metadata, sentencepiece};
@@ -170,30 +171,11 @@ impl<'a> Metadata<'a> {
             );
         let begins = self.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(begins);
         let ends = self.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
-        let begin = self.special("bos")?.filter(|_| begins);
-        let end = self.special("eos")?.filter(|_| ends);
-        if begin.is_none() && end.is_none() {
-            return Ok(Value::Null);
-        }
-        let special =
-            |(_, token): &(u64, &str)| json!({"SpecialToken": {"id": token, "type_id": 0}});
-        let around = |text: &str| -> Value {
-            let text = json!({"Sequence": {"id": text, "type_id": 0}});
-            let begin = begin.iter().map(special);
-            begin.chain([text]).chain(end.iter().map(special)).collect()
+        let around = TokensAround {
+            begin: self.special("bos")?.filter(|_| begins),
+            end: self.special("eos")?.filter(|_| ends),
         };
-        let tokens = begin.iter().chain(&end).map(|(id, token)| {
-            let about = json!({"id": token, "ids": [id], "tokens": [token]});
-            ((*token).to_owned(), about)
-        });
-        let tokens: Map<String, Value> = tokens.collect();
-        let pair = json!([
-            {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}},
-        ]);
-        Ok(json!({
-            "type": "TemplateProcessing", "single": around("A"), "pair": pair,
-            "special_tokens": tokens,
-        }))
+        Ok(around.post_processor())
     }
 
     fn tokenizer_config(self) -> Result<Value, GgufError> {

@@ -19,6 +19,15 @@ use super::{Projection, TensorSource, WeightsError};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
+/// The beginning of the names of all tensors but the head's. Checkpoints of models that only embed leave it out.
+const PREFIX: &str = "model.";
+/// The table of embeddings, which every model has.
+const TABLE: &str = "model.embed_tokens.weight";
+/// The same table without [`PREFIX`].
+const BARE_TABLE: &str = "embed_tokens.weight";
+/// The table of the head, where it is not that of embeddings.
+const HEAD: &str = "lm_head.weight";
+
 /// Bytes of the number with which a file begins: that of the bytes of its head.
 const LENGTH_BYTES: usize = 8;
 /// Most bytes of a head, as the format has it.
@@ -104,12 +113,29 @@ impl Tensors {
 }
 
 impl Tensors {
+    /// True if names have no [`PREFIX`].
+    fn is_bare(&self) -> bool {
+        self.by_name.contains_key(BARE_TABLE) && !self.by_name.contains_key(TABLE)
+    }
+
+    /// The name that a tensor has in the files.
+    fn name_here<'n>(&self, name: &'n str) -> &'n str {
+        match name.strip_prefix(PREFIX) {
+            Some(rest) if self.is_bare() => rest,
+            Some(_) | None => name,
+        }
+    }
+
     /// The tensor of this name, which has to be of this shape.
     fn named(&self, name: &str, expected: &[usize]) -> Result<&Tensor, WeightsError> {
         let Some(found) = self.by_name.get(name) else {
+            let place = self.place.clone();
+            if name == HEAD && self.is_bare() {
+                return Err(WeightsError::HeadMissing { place });
+            }
             return Err(WeightsError::TensorMissing {
                 tensor: name.to_owned(),
-                place: self.place.clone(),
+                place,
             });
         };
         if found.shape != expected {
@@ -141,6 +167,7 @@ impl Tensors {
 
 impl TensorSource for Tensors {
     fn find(&mut self, name: &str, expected: Vec<usize>) -> Result<StoredTensor, WeightsError> {
+        let name = self.name_here(name);
         self.named(name, &expected)?.stored(name)
     }
 
@@ -149,6 +176,7 @@ impl TensorSource for Tensors {
         name: &str,
         shape: [usize; 2],
     ) -> Result<Projection, WeightsError> {
+        let name = self.name_here(name);
         let found = self.named(name, &shape)?;
         if found.dtype != Dtype::F8_E4M3 {
             return Ok(Projection::Numbers(found.stored(name)?));

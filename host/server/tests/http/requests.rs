@@ -4,7 +4,7 @@ use pointsman_config::{ApiKey, Config, Rights};
 use pointsman_core::rows::RequestClass;
 use pointsman_core::{Micros, SessionKey};
 use pointsman_driver::message::Hints;
-use pointsman_executor::job::{Job, Penalties, Sampling};
+use pointsman_executor::job::{AnswerStart, Job, Penalties, Sampling};
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _};
 use pointsman_notation::Secret;
 use serde_json::{Value, json};
@@ -41,6 +41,7 @@ async fn a_request_that_says_little_gets_the_models_defaults() {
     let expected = Job {
         output_tokens_max: 2048 - u32::try_from(prompt.len()).unwrap(),
         prompt,
+        answer_start: AnswerStart::Apart,
         sampling: Sampling {
             temperature: defaults.temperature,
             top_k: defaults.top_k,
@@ -77,6 +78,7 @@ async fn a_request_that_says_much_is_taken_at_its_word() {
     .await;
     let expected = Job {
         prompt: TEXT.encode("Once", u32::MAX).unwrap(),
+        answer_start: AnswerStart::WithinText,
         output_tokens_max: 7,
         sampling: Sampling {
             logit_bias: vec![(5, 1.5), (7, -100.0)],
@@ -110,6 +112,7 @@ async fn a_completion_that_names_no_bound_gets_sixteen_tokens() {
     .await;
     assert_eq!(got.output_tokens_max, 16);
     assert_eq!(got.prompt, [5, 6]);
+    assert_eq!(got.answer_start, AnswerStart::WithinText);
     assert_eq!(got.stop, ["x"]);
 }
 
@@ -248,12 +251,16 @@ async fn what_is_not_built_is_refused_by_name() {
         ("audio", r#"{"audio": {"voice": "x"}}"#),
         ("reasoning_effort", r#"{"reasoning_effort": "high"}"#),
         ("min_tokens", r#"{"min_tokens": 1}"#),
+        ("add_special_tokens", r#"{"add_special_tokens": true}"#),
+        ("skip_special_tokens", r#"{"skip_special_tokens": false}"#),
     ];
     expect_refused(CHAT, "unsupported_parameter", &additions).await;
     let additions = [
         ("best_of", r#"{"best_of": 2}"#),
         ("echo", r#"{"echo": true}"#),
         ("suffix", r#"{"suffix": "end"}"#),
+        ("skip_special_tokens", r#"{"skip_special_tokens": false}"#),
+        ("truncate_prompt_tokens", r#"{"truncate_prompt_tokens": 5}"#),
     ];
     expect_refused(TEXTS, "unsupported_parameter", &additions).await;
 }
@@ -266,6 +273,7 @@ async fn what_is_neutral_is_accepted() {
         "parallel_tool_calls": true, "response_format": {"type": "text"}, "modalities": ["text"],
         "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "store": false,
         "temperature": null, "stop": null, "stream_options": null, "pointsman": null,
+        "add_special_tokens": false, "skip_special_tokens": true,
     });
     assert_eq!(
         job(CHAT, &body).await.sampling.temperature.to_bits(),
