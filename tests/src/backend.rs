@@ -5,7 +5,7 @@
 
 mod answers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -107,6 +107,8 @@ struct State {
     paths: BTreeMap<String, (u16, String)>,
     /// The same of paths at which orders arrive.
     orders: BTreeMap<String, (u16, String)>,
+    /// Paths whose next request is left without an answer.
+    ignored: BTreeSet<String>,
     seen: Vec<Seen>,
     /// Completions under way, and the most there ever were.
     running: usize,
@@ -147,6 +149,7 @@ impl MockBackend {
                 conduct: Conduct::Answers(3),
                 paths: BTreeMap::new(),
                 orders: BTreeMap::new(),
+                ignored: BTreeSet::new(),
                 seen: Vec::new(),
                 running: 0,
                 running_max: 0,
@@ -198,6 +201,11 @@ impl MockBackend {
     pub fn obeys(&self, path: &str, status: u16, body: &str) {
         let answer = (status, body.to_owned());
         self.state().orders.insert(path.to_owned(), answer);
+    }
+
+    /// Leaves the next request at `path` without an answer.
+    pub fn ignores_once(&self, path: &str) {
+        self.state().ignored.insert(path.to_owned());
     }
 
     /// Answers `POST path` as a completion again.
@@ -330,6 +338,11 @@ async fn converse(mut stream: TcpStream, shared: &Shared) -> Result<()> {
         let mut line = seen.line.split(' ');
         let (method, path) = (line.next(), line.next().context("no path")?.to_owned());
         shared.state().seen.push(seen.clone());
+        if shared.state().ignored.remove(&path) {
+            // Until the other side gives up.
+            stream.read_buf(&mut read).await?;
+            return Ok(());
+        }
         let told = match method {
             Some("GET") => {
                 let answer = shared.state().paths.get(&path).cloned();

@@ -2,7 +2,7 @@
 //!
 //! Its status and its bytes are the server's. A response that breaks off after its first byte can no
 //! longer have another status: a stream of events ends with an event that has an `error`, anything else
-//! with its connection.
+//! with its connection. That event is named in streams of `/v1/messages`, whose clients pass over others.
 //!
 //! # Cancellation
 //! A body that is dropped before its last byte cancels the request.
@@ -15,6 +15,7 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame};
 use pointsman_executor::relay::{RelayFrame, RelayedResponse, is_event_stream};
 use pointsman_http::error::ApiError;
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::answer_names::UnnamedAnswer;
@@ -44,9 +45,21 @@ enum Progress {
 /// The form of a relayed body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    Events,
+    Events(EventForm),
     Other,
 }
+
+/// The form of the events of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventForm {
+    /// They have data alone, as those of chats and completions, or clients look for an `error` in the data.
+    Unnamed,
+    /// They have a name each, and an error is in an event of that name, as at `/v1/messages`.
+    Named,
+}
+
+/// The last part of the path whose streams have [`EventForm::Named`].
+const MESSAGES: &str = "messages";
 
 /// The error of a body that broke off.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +71,7 @@ pub(super) fn begin(
     relayed: RelayedResponse,
     inflow: Inflow,
     (pace, unnamed): (Pace, Option<UnnamedAnswer>),
+    events: EventForm,
 ) -> (StatusCode, HeaderMap, RelayBody) {
     let RelayedResponse {
         status,
@@ -65,7 +79,7 @@ pub(super) fn begin(
         frames,
     } = relayed;
     let form = if is_event_stream(&headers) {
-        Form::Events
+        Form::Events(events)
     } else {
         Form::Other
     };
@@ -102,11 +116,36 @@ impl RelayBody {
         tracing::debug!(why, "a relayed response broke off");
         match self.form {
             Form::Other => Err(BrokenOff(why)),
-            Form::Events => {
-                let json = ApiError::BrokenOff.json();
+            Form::Events(form) => {
+                let (name, json) = form.error();
                 // An event may have been cut in two: an empty line ends it.
-                let event = [b"\n\ndata: ", &*json, b"\n\n"].concat();
+                let event = [b"\n\n", name, b"data: ", &*json, b"\n\n"].concat();
                 Ok(Frame::data(event.into()))
+            }
+        }
+    }
+}
+
+// === impl EventForm ===
+
+impl EventForm {
+    /// The form of streams from this path.
+    pub(super) fn of(path: &str) -> Self {
+        match path.rsplit('/').next() {
+            Some(MESSAGES) => Self::Named,
+            _ => Self::Unnamed,
+        }
+    }
+
+    /// The error of a stream that broke off: the line with its event's name, and its data.
+    fn error(self) -> (&'static [u8], Vec<u8>) {
+        let error = ApiError::BrokenOff;
+        match self {
+            Self::Unnamed => (b"", error.json()),
+            Self::Named => {
+                let error = json!({"type": "api_error", "message": error.to_string()});
+                let data = json!({"type": "error", "error": error});
+                (b"event: error\n", data.to_string().into_bytes())
             }
         }
     }

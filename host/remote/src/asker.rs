@@ -5,6 +5,11 @@
 //!
 //! A question must not disturb: llama.cpp's `/slots` wakes a server that sleeps, so it is asked only
 //! while requests of ours run there.
+//!
+//! # Silence
+//! A server is silent at once where no connection to it can be made. One whose answer is late may be at work: it is
+//! asked again, stays as it was meanwhile, and is silent when [`LATE_MAX`] answers in a row were late. Where requests of
+//! ours run it is busy then, and not silent: they have times of their own, after which they fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,8 +26,11 @@ use crate::findings::Findings;
 use crate::residency::{Loaded, Orders, has_failed};
 use crate::router::{self, RouterSlots, is_router};
 
-/// The longest time for an answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time for an answer. A connection is given up before that, so that a server that is not there is told
+/// from one that is late.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
+/// The late answers in a row that are waited for.
+const LATE_MAX: u32 = 3;
 /// The most models of a server that are listed.
 const MODELS_MAX: usize = 1024;
 
@@ -55,10 +63,18 @@ struct Room {
     models_max: Option<u32>,
 }
 
-/// The samples of metrics in Prometheus' text form, by name: the sum of all values, and the labels of
-/// the last sample.
+/// The samples of metrics in Prometheus' text form, by name.
 #[derive(Debug, Default, PartialEq)]
-struct Samples(BTreeMap<String, (f64, BTreeMap<String, String>)>);
+struct Samples(BTreeMap<String, MetricSamples>);
+
+/// The samples of one metric: one, or one for each engine of a server.
+#[derive(Debug, Default, PartialEq)]
+struct MetricSamples {
+    sum: f64,
+    count: u32,
+    /// The labels of the last one.
+    labels: BTreeMap<String, String>,
+}
 
 // === impl Asker ===
 
@@ -75,18 +91,19 @@ impl Asker {
 
     /// Asks everything.
     pub(crate) async fn ask(&mut self, ours: &Ours) -> Findings {
-        let list = match self.client.json("/v1/models", PATIENCE).await {
+        let client = &self.client;
+        let list = match patiently(|| client.json("/v1/models", PATIENCE)).await {
             Ok(answer) => answer,
             Err(error) => {
                 self.hides_loaded = false;
-                return Findings::not_open(Availability::Silent, error.to_string());
+                return unheard(&error, ours);
             }
         };
         let models = list.as_ref().and_then(models_in);
         self.software = self.software.or_else(|| software_of(list.as_ref()?));
         let health = match self.health().await {
             Ok(health) => health,
-            Err(error) => return Findings::not_open(Availability::Silent, error.to_string()),
+            Err(error) => return unheard(&error, ours),
         };
         if let Some(why) = health {
             return Findings::not_open(Availability::Busy, why);
@@ -131,7 +148,8 @@ impl Asker {
             // Its list of models has come.
             Some(ServerSoftware::OpenAi) | None => return Ok(None),
         };
-        let (status, _) = self.client.get(path, PATIENCE).await?;
+        let client = &self.client;
+        let (status, _) = patiently(|| client.get(path, PATIENCE)).await?;
         // A path that is not there tells nothing.
         let is_busy = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         Ok(is_busy.then(|| format!("{path} answers {status}")))
@@ -191,6 +209,34 @@ impl Asker {
     async fn json(&self, path: &str) -> Option<Value> {
         self.client.json(path, PATIENCE).await.ok()?
     }
+}
+
+// === Silence ===
+
+/// Asks a question that every server answers until an answer is not late, or too many were.
+async fn patiently<T, A>(mut ask: impl FnMut() -> A) -> Result<T, CallError>
+where
+    A: Future<Output = Result<T, CallError>>,
+{
+    for _ in 1..LATE_MAX {
+        let answer = ask().await;
+        if !matches!(answer, Err(CallError::Timeout(_))) {
+            return answer;
+        }
+    }
+    ask().await
+}
+
+/// The findings about a server that was asked in vain.
+fn unheard(error: &CallError, ours: &Ours) -> Findings {
+    let availability = match error {
+        CallError::Timeout(_) if ours.count > 0 => Availability::Busy,
+        CallError::Timeout(_)
+        | CallError::Connection(_)
+        | CallError::Answer { .. }
+        | CallError::Path(_) => Availability::Silent,
+    };
+    Findings::not_open(availability, error.to_string())
 }
 
 // === What servers are ===
@@ -310,12 +356,13 @@ pub(crate) fn is_processing(slots: &Value) -> Option<u32> {
 fn load_of(samples: &Samples, names: &MetricNames) -> ServerLoad {
     let running = samples.count(&names.running);
     let label = |name: &str| {
-        let (_, labels) = samples.0.get(&names.kv_info)?;
-        let value: u32 = labels.get(name)?.parse().ok()?;
+        let info = samples.0.get(&names.kv_info)?;
+        let value: u32 = info.labels.get(name)?.parse().ok()?;
         (value > 0).then_some(value)
     };
+    // Of all engines together, each of which tells the share of its own that is in use.
     let blocks_total = label("num_gpu_blocks");
-    let usage = samples.0.get(&names.kv_usage).map(|(usage, _)| *usage);
+    let usage = samples.0.get(&names.kv_usage).map(MetricSamples::mean);
     ServerLoad {
         capacity: None,
         present: running.map(|running| {
@@ -388,17 +435,26 @@ impl Samples {
         let mut samples = Self::default();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         for (name, labels, value) in lines.filter_map(sample) {
-            let entry = samples.0.entry(name.to_owned()).or_default();
-            entry.0 += value;
-            entry.1 = labels;
+            let metric = samples.0.entry(name.to_owned()).or_default();
+            metric.sum += value;
+            metric.count = metric.count.saturating_add(1);
+            metric.labels = labels;
         }
         samples
     }
 
-    /// A gauge that counts; absent: it is not there.
+    /// A gauge that counts, of all engines together; absent: it is not there.
     fn count(&self, name: &str) -> Option<u32> {
-        let (value, _) = self.0.get(name)?;
-        Some(whole(*value))
+        Some(whole(self.0.get(name)?.sum))
+    }
+}
+
+// === impl MetricSamples ===
+
+impl MetricSamples {
+    /// A gauge that tells a share of something that each engine has.
+    fn mean(&self) -> f64 {
+        self.sum / f64::from(self.count)
     }
 }
 
@@ -435,101 +491,4 @@ pub(crate) fn named(models: &[String]) -> Arc<[FoundModel]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_models_of_each_software_are_read_and_known_by_their_owners() {
-        for (answer, owner, models) in [
-            (
-                json!({"object": "list", "data": [
-                    {"id": "meta/llama", "owned_by": "vllm", "max_model_len": 8192}]}),
-                ServerSoftware::Vllm,
-                vec![("meta/llama", Some(8192))],
-            ),
-            (
-                json!({"models": [], "object": "list", "data": [
-                    {"id": "a", "owned_by": "llamacpp", "meta": {"n_ctx": 4096}},
-                    {"id": "b", "owned_by": "llamacpp", "status": {"value": "unloaded"}},
-                    {"id": "c", "owned_by": "llamacpp", "status": {"failed": true}}]}),
-                ServerSoftware::LlamaCpp,
-                vec![("a", Some(4096)), ("b", None)],
-            ),
-            (
-                json!({"data": [{"id": "ann/own:1b", "owned_by": "ann"},
-                    {"id": "qwen:7b", "owned_by": "library"}]}),
-                ServerSoftware::Ollama,
-                vec![("ann/own:1b", None), ("qwen:7b", None)],
-            ),
-            (
-                json!({"data": [{"id": "x"}]}),
-                ServerSoftware::OpenAi,
-                vec![("x", None)],
-            ),
-        ] {
-            let found = models_in(&answer).unwrap();
-            assert_eq!(software_of(&answer), Some(owner));
-            let found: Vec<_> = found
-                .iter()
-                .map(|model| (model.name.as_str(), model.context_tokens))
-                .collect();
-            assert_eq!(found, models);
-        }
-        for wrong in [json!(null), json!([]), json!({}), json!({"data": 1})] {
-            assert_eq!(models_in(&wrong), None);
-            assert_eq!(software_of(&wrong), None);
-        }
-    }
-
-    #[test]
-    fn the_metrics_of_vllm_tell_load_and_blocks() {
-        let text = "# HELP vllm:num_requests_running Number of requests\n\
-            # TYPE vllm:num_requests_running gauge\n\
-            vllm:num_requests_running{engine=\"0\",model_name=\"a{}b, c\"} 3.0\n\
-            vllm:num_requests_running{engine=\"1\",model_name=\"a\"} 4.0\n\
-            vllm:num_requests_waiting{engine=\"0\"} 2.0\n\
-            vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n\
-            vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",num_gpu_blocks=\"1000\"} 1.0\n\
-            broken line\nvllm:other 1e3 1700000000\n";
-        let load = load_of(&Samples::parse(text), &vllm_metrics());
-        assert_eq!(load.present, Some(9));
-        assert_eq!(load.tokens_per_block, Some(16));
-        let kv = load.kv.unwrap();
-        assert_eq!((kv.blocks_total, kv.blocks_free), (1000, 750));
-    }
-
-    #[test]
-    fn what_a_server_does_not_tell_is_absent_and_not_zero() {
-        let nothing = ServerLoad::default();
-        assert_eq!(load_of(&Samples::parse(""), &vllm_metrics()), nothing);
-        assert_eq!(sglang_load(None, None), nothing);
-        assert_eq!(llama_load(None, Some(&json!({}))), nothing);
-        let zero = "vllm:num_requests_running 0\n";
-        let load = load_of(&Samples::parse(zero), &vllm_metrics());
-        assert_eq!(load.present, Some(0));
-    }
-
-    #[test]
-    fn the_loads_of_sglang_are_those_of_all_its_ranks() {
-        let info = json!({"page_size": 16, "max_running_requests": 100});
-        let rank = |used| {
-            json!({"num_running_reqs": 2, "num_waiting_reqs": 1, "num_used_tokens": used,
-                "max_total_num_tokens": 1600})
-        };
-        let loads = json!({"loads": [rank(160), rank(320)]});
-        let load = sglang_load(Some(&info), Some(&loads));
-        assert_eq!((load.capacity, load.present), (Some(100), Some(6)));
-        let kv = load.kv.unwrap();
-        assert_eq!((kv.blocks_total, kv.blocks_free), (200, 170));
-    }
-
-    #[test]
-    fn the_slots_of_llama_cpp_are_counted_that_process() {
-        let props = json!({"total_slots": 4, "default_generation_settings": {"n_ctx": 2048}});
-        let slots = json!([{"id": 0, "is_processing": true}, {"id": 1, "is_processing": false}]);
-        let load = llama_load(Some(&props), Some(&slots));
-        assert_eq!((load.capacity, load.present), (Some(4), Some(1)));
-    }
-}
+mod tests;

@@ -4,7 +4,8 @@
 //!
 //! Such a stream goes through by whole lines, since a client has to be left at the end of one. What cannot
 //! be gone on with (tool calls, reasoning, several choices, an answer that has ended) goes through as any
-//! other stream does.
+//! other stream does. An answer in a form is not gone on with either: a server takes the text so far for a part of the
+//! prompt, and begins the form anew behind it.
 
 use std::mem;
 
@@ -19,6 +20,19 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 const LINE_BYTES_MAX: usize = 1 << 20;
 /// Fields with the bound on the tokens of a chat.
 const BOUND_FIELDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+/// OpenAI's field with the form of the answer, which may be that there is none.
+const RESPONSE_FORMAT: &str = "response_format";
+/// Further fields with the form of the answer, of vLLM, SGLang and llama.cpp.
+const FORM_FIELDS: [&str; 6] = [
+    "structured_outputs",
+    "structural_tag",
+    "regex",
+    "ebnf",
+    "json_schema",
+    "grammar",
+];
+/// The beginning of the names of such fields of vLLM.
+const GUIDED: &str = "guided_";
 
 /// A streamed chat on its way through.
 #[derive(Debug)]
@@ -59,6 +73,9 @@ pub(crate) fn body(original: &Bytes, broken: &BrokenStream) -> Option<Bytes> {
         return Some(original.clone());
     }
     let mut body: Map<String, Value> = serde_json::from_slice(original).ok()?;
+    if body.iter().any(|(name, value)| is_form(name, value)) {
+        return None;
+    }
     for name in BOUND_FIELDS {
         if let Some(bound) = body.get_mut(name).filter(|bound| !bound.is_null()) {
             let left = bound.as_u64()?.checked_sub(broken.tokens.into())?;
@@ -74,6 +91,16 @@ pub(crate) fn body(original: &Bytes, broken: &BrokenStream) -> Option<Bytes> {
     body.insert("continue_final_message".to_owned(), true.into());
     body.insert("add_generation_prompt".to_owned(), false.into());
     serde_json::to_vec(&body).ok().map(Bytes::from)
+}
+
+/// True for a field by which the answer has to have a form.
+fn is_form(name: &str, value: &Value) -> bool {
+    let is_told = if name == RESPONSE_FORMAT {
+        value["type"] != "text"
+    } else {
+        FORM_FIELDS.contains(&name) || name.starts_with(GUIDED)
+    };
+    is_told && !value.is_null()
 }
 
 // === impl Follower ===
@@ -294,6 +321,32 @@ mod tests {
         let begun = Bytes::from_static(br#"{"messages": [{"role": "assistant", "content": "A"}]}"#);
         for original in [begun, Bytes::from_static(b"{}"), Bytes::from_static(b"[")] {
             assert!(super::body(&original, &broken("one", 1)).is_none());
+        }
+    }
+
+    #[test]
+    fn an_answer_in_a_form_is_begun_anew_and_not_gone_on_with() {
+        for form in [
+            r#""response_format": {"type": "json_object"}"#,
+            r#""response_format": {"type": "json_schema", "json_schema": {"schema": {}}}"#,
+            r#""guided_json": {"type": "object"}"#,
+            r#""guided_choice": ["a", "b"]"#,
+            r#""structured_outputs": {"regex": "a+"}"#,
+            r#""regex": "a+""#,
+            r#""ebnf": "root ::= \"a\"""#,
+            r#""json_schema": "{}""#,
+            r#""grammar": "root ::= \"a\"""#,
+        ] {
+            let original = original(&format!(", {form}"));
+            assert!(body(&original, &broken("one", 1)).is_none(), "{form}");
+            assert_eq!(body(&original, &broken("", 0)), Some(original), "{form}");
+        }
+        for none in [
+            r#""response_format": {"type": "text"}"#,
+            r#""response_format": null, "guided_json": null, "grammar": null"#,
+        ] {
+            let original = original(&format!(", {none}"));
+            assert!(body(&original, &broken("one", 1)).is_some(), "{none}");
         }
     }
 

@@ -9,6 +9,9 @@ use tokio::task::AbortHandle;
 
 use crate::watch::Usage;
 
+/// The most tokens of an answer for which a server's word is taken.
+const TOLD_TOKENS_MAX: u32 = 1 << 24;
+
 /// A request at the server.
 pub(crate) struct OpenCall {
     pub(crate) sequence: SequenceRef,
@@ -61,28 +64,36 @@ impl OpenCall {
         if !self.has_begun() {
             return None;
         }
-        self.made_up_to(self.generated.load(Ordering::Relaxed))
+        let counted = self.counted();
+        self.report(0, counted)
     }
 
-    /// The tokens since the last report, once all have come.
+    /// The tokens since the last report, once all have come: as many as the server tells, or as were counted.
     pub(crate) fn last(&mut self, usage: Usage) -> Option<Progress> {
-        let counted = self.generated.load(Ordering::Relaxed);
-        let prefilled = if self.has_begun() {
+        let told = usage.output.map(|tokens| tokens.min(TOLD_TOKENS_MAX));
+        let made = told.unwrap_or_else(|| self.counted());
+        let is_read = usage.is_prompt_read || made > 0;
+        let prefilled = if self.has_begun() || !is_read {
             0
         } else {
             self.prompt_tokens
         };
-        let made = self.made_up_to(usage.output.unwrap_or(counted))?;
-        Some(Progress { prefilled, ..made })
+        self.report(prefilled, made)
     }
 
-    fn made_up_to(&mut self, generated: u32) -> Option<Progress> {
-        let bound = self.state.job.output_tokens_max;
-        let new = generated.min(bound).saturating_sub(self.reported);
+    /// Tokens generated, as far as events tell: there may be more events than tokens.
+    fn counted(&self) -> u32 {
+        let counted = self.generated.load(Ordering::Relaxed);
+        counted.min(self.state.job.output_tokens_max)
+    }
+
+    /// Reports tokens of the prompt, and those generated since the last report.
+    fn report(&mut self, prefilled: u32, generated: u32) -> Option<Progress> {
+        let new = generated.saturating_sub(self.reported);
         self.reported += new;
-        (new > 0).then_some(Progress {
+        (prefilled > 0 || new > 0).then_some(Progress {
             request: self.sequence.request,
-            prefilled: 0,
+            prefilled,
             generated: new,
         })
     }

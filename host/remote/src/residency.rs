@@ -8,6 +8,8 @@
 //! A server takes one order at a time. Before a model is loaded where as many are as may be, the one leaves that has
 //! been idle for the longest time. One that runs a request of ours never leaves.
 
+mod orders;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,8 +18,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 use pointsman_events::Availability;
-use pointsman_executor::server::ServerSoftware;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Mutex as Turn;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
@@ -25,6 +26,8 @@ use tracing::{info, warn};
 use crate::asker::PATIENCE;
 use crate::client::ServerClient;
 use crate::findings::Findings;
+
+pub(crate) use orders::{Orders, loaded_by_router};
 
 /// The time between two looks at a model that is being loaded or unloaded.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -78,27 +81,23 @@ struct Known {
 /// A model at the server.
 #[derive(Debug)]
 struct Resident {
-    /// True while it is loaded; absent: the server does not tell.
-    loaded: Option<bool>,
+    state: LoadState,
     /// Requests of ours, those included that wait for the model.
     ours: u32,
     /// The time since which there are none.
     idle_since: Instant,
 }
 
-/// The orders that a server takes, by its software.
+/// The state of a model, as far as the server tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Orders {
-    /// The orders of a router of llama.cpp.
-    LlamaCpp,
-    /// The orders of Ollama.
-    Ollama,
-    /// The orders of vLLM in its development mode: its only model sleeps and wakes.
-    Vllm,
+enum LoadState {
+    /// The server has told nothing of it.
+    Untold,
+    Unloaded,
+    Loaded,
+    /// It is ready for requests, and the server does not list it.
+    Unlisted,
 }
-
-/// An order: a path, and a body.
-type Order = (&'static str, Option<Value>);
 
 /// The unloading of a model, until it is dropped.
 struct Leaving<'a>(&'a Residency);
@@ -110,86 +109,13 @@ pub(crate) struct Attendance {
     model: String,
 }
 
-// === impl Orders ===
+// === impl Known ===
 
-impl Orders {
-    /// The orders that servers of this software take if they tell what is loaded.
-    pub(crate) fn of(software: ServerSoftware) -> Option<Self> {
-        match software {
-            ServerSoftware::LlamaCpp => Some(Orders::LlamaCpp),
-            ServerSoftware::Ollama => Some(Orders::Ollama),
-            ServerSoftware::Vllm => Some(Orders::Vllm),
-            ServerSoftware::Sglang | ServerSoftware::OpenAi => None,
-        }
+impl Known {
+    /// The model of this name, which may be new.
+    fn resident(&mut self, model: &str) -> &mut Resident {
+        self.models.entry(model.to_owned()).or_default()
     }
-
-    fn load(self, model: &str) -> Order {
-        match self {
-            Orders::LlamaCpp => ("/models/load", Some(json!({"model": model}))),
-            // Without a prompt it loads, and answers when it has.
-            Orders::Ollama => ("/api/generate", Some(json!({"model": model}))),
-            Orders::Vllm => ("/wake_up", None),
-        }
-    }
-
-    fn unload(self, model: &str) -> Order {
-        match self {
-            Orders::LlamaCpp => ("/models/unload", Some(json!({"model": model}))),
-            Orders::Ollama => (
-                "/api/generate",
-                Some(json!({"model": model, "keep_alive": 0})),
-            ),
-            // Weights go to the processor's memory.
-            Orders::Vllm => ("/sleep?level=1", None),
-        }
-    }
-
-    /// The path that tells what is loaded.
-    pub(crate) fn look_path(self) -> &'static str {
-        match self {
-            Orders::LlamaCpp => "/v1/models",
-            Orders::Ollama => "/api/ps",
-            Orders::Vllm => "/is_sleeping",
-        }
-    }
-
-    /// The models that are loaded, in the answer at that path; absent: it does not tell.
-    pub(crate) fn loaded_in(self, answer: &Value, models: &[&str]) -> Option<Loaded> {
-        match self {
-            Orders::LlamaCpp => loaded_by_router(answer),
-            Orders::Ollama => {
-                let running = answer.get("models")?.as_array()?.iter();
-                let name = |model: &Value| Some(model.get("name")?.as_str()?.to_owned());
-                Some(running.filter_map(name).collect())
-            }
-            Orders::Vllm => {
-                let is_sleeping = answer.get("is_sleeping")?.as_bool()?;
-                let awake = models.iter().filter(|_| !is_sleeping);
-                Some(awake.map(|name| (*name).to_owned()).collect())
-            }
-        }
-    }
-}
-
-/// The loaded models in a router's list; absent: it is no router's.
-pub(crate) fn loaded_by_router(answer: &Value) -> Option<Loaded> {
-    let list = answer.get("data")?.as_array()?;
-    let told = list
-        .iter()
-        .filter_map(|model| Some((model.get("id")?.as_str()?, status(model)?)));
-    let told: Vec<_> = told.collect();
-    // One that sleeps wakes by itself.
-    let loaded = told.iter().filter(|(_, status)| {
-        let status = *status;
-        status == "loaded" || status == "sleeping"
-    });
-    let names = loaded.map(|(name, _)| (*name).to_owned());
-    (!told.is_empty()).then(|| names.collect())
-}
-
-/// The state of a model in a router's list.
-fn status(model: &Value) -> Option<&str> {
-    model.get("status")?.get("value")?.as_str()
 }
 
 // === impl Residency ===
@@ -216,7 +142,7 @@ impl Residency {
         known.models_max = None;
         known.models.retain(|_, resident| resident.ours > 0);
         for resident in known.models.values_mut() {
-            resident.loaded = None;
+            resident.state = LoadState::Untold;
         }
     }
 
@@ -241,16 +167,20 @@ impl Residency {
         });
         let named = models.iter().copied().chain(loaded.iter().map(|it| &**it));
         for name in named {
-            let resident = known.models.entry(name.to_owned()).or_default();
-            resident.loaded = Some(loaded.contains(name));
+            let resident = known.resident(name);
+            resident.state = if loaded.contains(name) {
+                LoadState::Loaded
+            } else {
+                resident.state.not_listed()
+            };
         }
     }
 
-    /// The models that are loaded; absent: the server does not tell.
+    /// The models that are loaded, or need not be; absent: the server does not tell.
     pub(crate) fn loaded(&self) -> Option<Vec<String>> {
         let known = self.known();
         let models = known.models.iter();
-        let loaded = models.filter(|(_, resident)| resident.loaded == Some(true));
+        let loaded = models.filter(|(_, resident)| resident.state.is_ready());
         let names = loaded.map(|(name, _)| name.clone()).collect();
         known.orders.map(|_| names)
     }
@@ -258,7 +188,7 @@ impl Residency {
     /// Counts a request for a model, until what is returned is dropped.
     pub(crate) fn attend(self: &Arc<Self>, model: &str) -> Attendance {
         let mut known = self.known();
-        known.models.entry(model.to_owned()).or_default().ours += 1;
+        known.resident(model).ours += 1;
         Attendance {
             residency: Arc::clone(self),
             model: model.to_owned(),
@@ -307,9 +237,7 @@ impl Residency {
             let Some(idle) = self.in_the_way() else {
                 let executor = &*self.executor;
                 info!(executor, model, "a model is loaded");
-                return self
-                    .order(orders.load(model), (model, Wanted::Loaded))
-                    .await;
+                return self.order(orders, (model, Wanted::Loaded)).await;
             };
             self.unload(orders, &idle).await?;
         }
@@ -340,23 +268,24 @@ impl Residency {
     async fn unload(&self, orders: Orders, model: &str) -> Result<(), String> {
         let _leaving = Leaving::new(self, model);
         info!(executor = self.executor, model, "a model is unloaded");
-        self.order(orders.unload(model), (model, Wanted::Gone))
-            .await
+        self.order(orders, (model, Wanted::Gone)).await
     }
 
     /// The orders by which a model is to be loaded; absent: it is, or the server loads it by itself.
     fn lacks(&self, model: &str) -> Option<Orders> {
         let known = self.known();
-        let loaded = known.models.get(model)?.loaded;
+        let state = known.models.get(model)?.state;
         let leaves = known.leaving.as_deref() == Some(model);
-        known.orders.filter(|_| leaves || loaded == Some(false))
+        known
+            .orders
+            .filter(|_| leaves || state == LoadState::Unloaded)
     }
 
     /// A model that has to leave before another is loaded; absent: none has to, or none can.
     fn in_the_way(&self) -> Option<String> {
         let max = self.terms().models_max.or(self.known().models_max)?;
         let max = usize::try_from(max).ok()?;
-        let is_loaded = |it: &&Resident| it.loaded == Some(true);
+        let is_loaded = |it: &&Resident| it.state == LoadState::Loaded;
         if self.known().models.values().filter(is_loaded).count() < max {
             return None;
         }
@@ -370,12 +299,12 @@ impl Residency {
         let mut known = self.known();
         let orders = known.orders?;
         let idle = known.models.iter_mut();
-        let idle = idle.filter(|(_, it)| it.loaded == Some(true) && it.ours == 0);
+        let idle = idle.filter(|(_, it)| it.state == LoadState::Loaded && it.ours == 0);
         let (name, longest) = idle.min_by_key(|(_, it)| it.idle_since)?;
         if !is_due(longest) {
             return None;
         }
-        longest.loaded = Some(false);
+        longest.state = LoadState::Unloaded;
         Some((orders, name.clone()))
     }
 
@@ -407,11 +336,11 @@ enum Wanted {
 
 impl Residency {
     /// Gives an order, and waits until it is carried out.
-    async fn order(
-        &self,
-        (path, body): Order,
-        (model, wanted): (&str, Wanted),
-    ) -> Result<(), String> {
+    async fn order(&self, orders: Orders, (model, wanted): (&str, Wanted)) -> Result<(), String> {
+        let (path, body) = match wanted {
+            Wanted::Loaded => orders.load(model),
+            Wanted::Gone => orders.unload(model),
+        };
         let mut headers = HeaderMap::new();
         let body = body.map_or_else(Bytes::new, |body| {
             let json = HeaderValue::from_static("application/json");
@@ -422,6 +351,11 @@ impl Residency {
         let ModelAccess { client, terms } = self.reach().clone();
         let sent = client.ask(call, (headers, body), terms.load_timeout).await;
         let (status, answer) = sent.map_err(|error| error.to_string())?;
+        if wanted == Wanted::Loaded && orders.is_ready(status, &answer) {
+            // The next look tells if it is listed.
+            self.known().resident(model).state = LoadState::Unlisted;
+            return Ok(());
+        }
         // It may have become so by itself.
         if !status.is_success() && status != StatusCode::BAD_REQUEST {
             return Err(format!("{path} answers {status}"));
@@ -466,8 +400,13 @@ impl Residency {
     /// True if the model is as it is wanted, or nothing is told of it any more.
     fn is(&self, model: &str, wanted: Wanted) -> bool {
         let known = self.known();
-        let told = known.models.get(model).and_then(|it| it.loaded);
-        known.orders.is_none() || told.is_none_or(|loaded| loaded == (wanted == Wanted::Loaded))
+        let resident = known.models.get(model);
+        let is_so = match resident.map_or(LoadState::Untold, |it| it.state) {
+            LoadState::Untold | LoadState::Unlisted => true,
+            LoadState::Loaded => wanted == Wanted::Loaded,
+            LoadState::Unloaded => wanted == Wanted::Gone,
+        };
+        known.orders.is_none() || is_so
     }
 }
 
@@ -491,9 +430,30 @@ pub(crate) fn has_failed(model: &Value) -> bool {
 impl Default for Resident {
     fn default() -> Self {
         Self {
-            loaded: None,
+            state: LoadState::Untold,
             ours: 0,
             idle_since: Instant::now(),
+        }
+    }
+}
+
+// === impl LoadState ===
+
+impl LoadState {
+    /// True if a request for the model needs no order before it.
+    fn is_ready(self) -> bool {
+        match self {
+            LoadState::Loaded | LoadState::Unlisted => true,
+            LoadState::Untold | LoadState::Unloaded => false,
+        }
+    }
+
+    /// The state after an answer that does not list the model as loaded, which is no news of one that was not listed
+    /// when it was ready.
+    fn not_listed(self) -> Self {
+        match self {
+            LoadState::Unlisted => LoadState::Unlisted,
+            LoadState::Untold | LoadState::Unloaded | LoadState::Loaded => LoadState::Unloaded,
         }
     }
 }

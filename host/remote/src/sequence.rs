@@ -144,13 +144,21 @@ impl Sequence {
                 ));
             }
         };
-        match self.verdict(response.status()) {
-            Verdict::Relay => self.relay(response, broken).await,
-            Verdict::TurnBack => SequenceEnd::TurnedBack {
-                why: format!("it answers {}", response.status()),
-                retry_after: retry_after(response.headers()),
-            },
-            Verdict::Fail(why) => SequenceEnd::Failed(why),
+        match self.unserved(response.status(), response.headers()) {
+            Some(end) => end,
+            None => self.relay(response, broken).await,
+        }
+    }
+
+    /// The end of a request that the server does not serve, as this status says; absent: its answer is for the client.
+    fn unserved(&self, status: StatusCode, headers: &HeaderMap) -> Option<SequenceEnd> {
+        match self.verdict(status) {
+            Verdict::Relay => None,
+            Verdict::TurnBack => Some(SequenceEnd::TurnedBack {
+                why: format!("it answers {status}"),
+                retry_after: retry_after(headers),
+            }),
+            Verdict::Fail(why) => Some(SequenceEnd::Failed(why)),
         }
     }
 
@@ -204,10 +212,15 @@ impl Sequence {
             watch,
             follower,
         };
-        let first = match self.next(&mut passing, self.timeouts.first_byte).await {
+        let first = match self.first(&mut passing).await {
             Ok(first) => first,
             Err(why) => return SequenceEnd::Failed(why),
         };
+        // Some servers begin a stream before they know that they cannot serve it.
+        let status = passing.watch.first_error();
+        if let Some(end) = status.and_then(|status| self.unserved(status, &head.headers)) {
+            return end;
+        }
         if passing.watch.says_too_long() {
             let longer = self.call.rooms.longer_than(&self.executor);
             if !longer.is_empty() {
@@ -252,9 +265,14 @@ impl Sequence {
 
     /// The end of the request, whose whole response has gone through.
     fn served(&self, watch: &BodyWatch) -> SequenceEnd {
+        if let Some(status) = watch.last_error().filter(StatusCode::is_server_error) {
+            return SequenceEnd::Broken(format!("its stream ends with an error, {status}"));
+        }
+        let mut usage = watch.usage();
+        usage.is_prompt_read |= watch.form != Form::Error && self.is_completion();
         let trace = self.trace.as_ref();
         let is_recorded = trace.is_some_and(|trace| trace.parent.is_sampled());
-        SequenceEnd::Served(watch.usage(), is_recorded.then(|| watch.answer()))
+        SequenceEnd::Served(usage, is_recorded.then(|| watch.answer()))
     }
 
     /// Follows a streamed chat, where another server may have to go on with it.
@@ -285,6 +303,21 @@ impl Sequence {
             headers: head.headers,
             first,
         })
+    }
+
+    /// The first frame for the client: of a stream with its first event, as long as that is not long.
+    async fn first(&self, passing: &mut Passing) -> Result<RelayFrame, String> {
+        let mut first = self.next(passing, self.timeouts.first_byte).await?;
+        while passing.watch.awaits_first_event()
+            && let RelayFrame::More(begun) = &first
+        {
+            first = match self.next(passing, self.timeouts.stall).await? {
+                RelayFrame::More(more) => RelayFrame::More([&**begun, &*more].concat().into()),
+                RelayFrame::Last(more) => RelayFrame::Last([&**begun, &*more].concat().into()),
+                broken @ RelayFrame::Broken(_) => broken,
+            };
+        }
+        Ok(first)
     }
 
     /// The next frame for the client.

@@ -31,6 +31,11 @@ const TOO_LONG: [&[u8]; 7] = [
     b"maximum model length",
     b"maximum allowed length",
 ];
+/// The fields, in quotes, with the tokens of prompt and output in answers that have no `usage`: of Ollama and of llama.cpp.
+const NATIVE_COUNTS: [(&[u8], &[u8]); 2] = [
+    (br#""prompt_eval_count""#, br#""eval_count""#),
+    (br#""tokens_evaluated""#, br#""tokens_predicted""#),
+];
 const ID_BYTES_MAX: usize = 128;
 const REASON_BYTES_MAX: usize = 32;
 
@@ -62,6 +67,8 @@ pub(crate) struct BodyWatch {
 pub(crate) struct Usage {
     pub(crate) prompt: Option<PromptCount>,
     pub(crate) output: Option<u32>,
+    /// True if the prompt was read, however many tokens it has.
+    pub(crate) is_prompt_read: bool,
 }
 
 impl BodyWatch {
@@ -115,18 +122,58 @@ impl BodyWatch {
 
     /// The tokens that the server tells at the end of the body.
     pub(crate) fn usage(&self) -> Usage {
-        let mut found = memmem::rfind_iter(&self.tail, br#""usage""#);
         if self.form == Form::Error {
             return Usage::default();
         }
-        let usage = found.find_map(|at| object_after(&self.tail[at + br#""usage""#.len()..]));
-        let Some(usage) = usage else {
-            return Usage::default();
+        let (prompt, output) = match self.last_value(br#""usage""#).filter(Value::is_object) {
+            Some(usage) => (
+                prompt_count(&usage),
+                number(&usage, &["/completion_tokens", "/output_tokens"]),
+            ),
+            None => self.native_counts(),
         };
         Usage {
-            prompt: prompt_count(&usage),
-            output: number(&usage, &["/completion_tokens", "/output_tokens"]),
+            prompt,
+            output,
+            is_prompt_read: prompt.is_some() || output.is_some(),
         }
+    }
+
+    /// The tokens of prompt and output in the last lines of answers in servers' own words.
+    fn native_counts(&self) -> (Option<PromptCount>, Option<u32>) {
+        let count = |name: &[u8]| {
+            let tokens = self.last_value(name)?.as_u64()?;
+            u32::try_from(tokens).ok()
+        };
+        let prompt = |tokens| PromptCount { tokens, cached: 0 };
+        let told = NATIVE_COUNTS.map(|(read, made)| (count(read).map(prompt), count(made)));
+        let mut told = told.into_iter().filter(|(_, output)| output.is_some());
+        told.next().unwrap_or_default()
+    }
+
+    /// The value of the last field of this name, which is in quotes, at the end of the body.
+    fn last_value(&self, name: &[u8]) -> Option<Value> {
+        let mut found = memmem::rfind_iter(&self.tail, name);
+        found.find_map(|at| value_after(&self.tail[at + name.len()..]))
+    }
+
+    /// True for a stream of which so little has been seen that its first event may be an error.
+    pub(crate) fn awaits_first_event(&self) -> bool {
+        self.form == Form::Events && self.head.len() < HEAD_BYTES && first_event(&self.head).is_none()
+    }
+
+    /// The status of the error that a stream's first event is; absent: it is none, or tells none.
+    pub(crate) fn first_error(&self) -> Option<StatusCode> {
+        let is_stream = self.form == Form::Events;
+        let event = first_event(&self.head).filter(|_| is_stream)?;
+        event.split(|byte| *byte == b'\n').find_map(error_status)
+    }
+
+    /// The status of an error among the last events of a stream; absent: there is none, or tells none.
+    pub(crate) fn last_error(&self) -> Option<StatusCode> {
+        let is_stream = self.form == Form::Events;
+        let mut lines = self.tail.rsplit(|byte| *byte == b'\n');
+        lines.find_map(error_status).filter(|_| is_stream)
     }
 
     /// True for an error in which the server says that the prompt is too long for it, as far as it has been seen.
@@ -190,12 +237,29 @@ fn number(usage: &Value, pointers: &[&str]) -> Option<u32> {
     values.next().and_then(|tokens| u32::try_from(tokens).ok())
 }
 
-/// The JSON object after a colon at the beginning of `bytes`.
-fn object_after(bytes: &[u8]) -> Option<Value> {
+/// The JSON value after a colon at the beginning of `bytes`, if it is whole.
+fn value_after(bytes: &[u8]) -> Option<Value> {
     let bytes = bytes.trim_ascii_start().strip_prefix(b":")?;
     let mut values = serde_json::Deserializer::from_slice(bytes).into_iter();
-    let value: Value = values.next()?.ok()?;
-    value.is_object().then_some(value)
+    values.next()?.ok()
+}
+
+/// The first event of a stream that begins so, or its first comment; absent: it is not whole.
+fn first_event(begun: &[u8]) -> Option<&[u8]> {
+    let ends = [&b"\n\n"[..], b"\r\n\r\n"];
+    let ends = ends.iter().filter_map(|end| memmem::find(begun, end));
+    ends.min().map(|end| &begun[..end])
+}
+
+/// The status in a line of a stream that is the data of an error.
+fn error_status(line: &[u8]) -> Option<StatusCode> {
+    let data = line.strip_prefix(b"data:")?;
+    memmem::find(data, br#""error""#)?;
+    let data: Value = serde_json::from_slice(data).ok()?;
+    let is_answer = data.get("choices").is_some();
+    let code = data.get("error").filter(|_| !is_answer)?.get("code")?;
+    let code = code.as_u64().or_else(|| code.as_str()?.parse().ok())?;
+    StatusCode::from_u16(u16::try_from(code).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -237,8 +301,11 @@ mod tests {
                 cached: 0,
             }),
             output: Some(7),
+            is_prompt_read: true,
         };
-        for body in [&whole[..], streamed, &long] {
+        let ollama = br#"{"message":{},"done":true,"prompt_eval_count":5,"eval_count":7,"eval_duration":1}"#;
+        let llama_cpp = br#"{"content":"\"tokens_predicted\":1","tokens_predicted":7,"tokens_evaluated":5}"#;
+        for body in [&whole[..], streamed, &long, ollama, llama_cpp] {
             for piece in [1, 3, 100, TAIL_BYTES, 5 * TAIL_BYTES] {
                 assert_eq!(watched(body, piece).usage(), expected, "{piece}");
             }
@@ -246,6 +313,33 @@ mod tests {
         for body in [&b"{}"[..], br#"{"usage": null}"#, br#"{"usage": {"#, b""] {
             assert_eq!(watched(body, 2).usage(), Usage::default());
         }
+    }
+
+    #[test]
+    fn the_errors_in_a_stream_are_told_from_answers_however_they_were_cut() {
+        let full = "data: {\"error\": {\"message\": \"The queue is full.\", \"code\": 503}}\n\ndata: [DONE]\n\n";
+        let text = "data: {\"error\": {\"code\": \"500\"}}\r\n\r\n";
+        let choice = "data: {\"choices\": [{\"error\": 1}], \"error\": {\"code\": 500}}\n\n";
+        let unnamed = "data: {\"error\": \"no code\"}\n\n";
+        let late = format!(": comment\n\n{choice}{full}");
+        for (body, first, last) in [
+            (full, Some(503), Some(503)),
+            (text, Some(500), Some(500)),
+            (choice, None, None),
+            (unnamed, None, None),
+            (&late, None, Some(503)),
+            ("data: {\"error\"", None, None),
+        ] {
+            for piece in [1, 7, HEAD_BYTES] {
+                let watch = watched(body.as_bytes(), piece);
+                let codes = [watch.first_error(), watch.last_error()];
+                let codes = codes.map(|status| status.map(|it| it.as_u16()));
+                assert_eq!(codes, [first, last], "{body}");
+            }
+        }
+        let awaits = |body: &str| watched(body.as_bytes(), 1).awaits_first_event();
+        assert!(awaits("") && awaits("data: {}\n") && !awaits(full));
+        assert!(!awaits(&" ".repeat(HEAD_BYTES)));
     }
 
     #[test]

@@ -168,6 +168,30 @@ async fn a_stream_that_nobody_may_go_on_with_ends_with_an_error() -> Result<()> 
 }
 
 #[tokio::test]
+async fn an_answer_in_a_form_that_breaks_off_ends_with_an_error() -> Result<()> {
+    let [bad, good] = pair().await?;
+    let serving = tireless([going_on("bad", &bad)?, going_on("good", &good)?]).await?;
+    for form in [
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"guided_regex": "[a-z]+"}),
+        json!({"grammar": "root ::= \"a\""}),
+    ] {
+        let streamed = ask(serving.client, form.clone()).await?;
+        ensure!(
+            streamed.text == "t0 t1 " && !streamed.done && streamed.error.is_some(),
+            "{form}: {streamed:?}"
+        );
+    }
+    let text = json!({"response_format": {"type": "text"}});
+    let streamed = ask(serving.client, text).await?;
+    ensure!(
+        streamed.text == "t0 t1 t0 t1 t2 " && streamed.done,
+        "{streamed:?}"
+    );
+    over(serving).await
+}
+
+#[tokio::test]
 async fn engines_do_not_go_on_with_a_stream() -> Result<()> {
     let bad = MockBackend::start(&["demo"]).await?;
     bad.does(breaks());

@@ -36,11 +36,26 @@ fn early() -> Vec<(&'static str, Conduct)> {
             Conduct::BytesThenNothing(bytes(&cut)),
         ),
         ("500", Conduct::Status(500, &[])),
+        (
+            "500 in a stream",
+            Conduct::Bytes(bytes(&stream_of(&error_event(500)))),
+        ),
         ("502", Conduct::Status(502, &[])),
         ("504", Conduct::Status(504, &[])),
         ("asks for a key", Conduct::Status(401, &[])),
         ("does not know the model", Conduct::Status(404, &[])),
     ]
+}
+
+/// A stream with these events, as it is sent.
+fn stream_of(events: &str) -> String {
+    stream_head().to_owned() + &coded(events) + "0\r\n\r\n"
+}
+
+/// The events of a stream that ends with an error, in the words of vLLM and SGLang.
+fn error_event(code: u16) -> String {
+    let error = serde_json::json!({"object": "error", "message": "no", "code": code});
+    format!("data: {{\"error\": {error}}}\n\ndata: [DONE]\n\n")
 }
 
 /// A failure when something of the response has come.
@@ -61,16 +76,23 @@ fn late() -> Vec<(&'static str, Conduct)> {
 /// An answer that is strange, and no failure: it goes through as it is.
 fn strange() -> Vec<(&'static str, Conduct, String)> {
     let events = token(0) + "data: {\"cho\n\nno field\n\ndata: [DONE]\n\n";
-    let stream = stream_head().to_owned() + &coded(&events) + "0\r\n\r\n";
+    let stream = stream_of(&events);
     let json = "{\"id\": nonsense".to_owned();
     let whole = head(200, &[("content-type", "application/json")], json.len()) + &json;
     let trickled = token(0) + "data: [DONE]\n\n";
-    let trickle = stream_head().to_owned() + &coded(&trickled) + "0\r\n\r\n";
+    let trickle = stream_of(&trickled);
+    // The server serves, and the client asked for what cannot be.
+    let refusal = error_event(400);
     vec![
         (
             "malformed events",
             Conduct::Bytes(stream.into_bytes()),
             events,
+        ),
+        (
+            "an error of the client's in a stream",
+            Conduct::Bytes(stream_of(&refusal).into_bytes()),
+            refusal,
         ),
         ("malformed JSON", Conduct::Bytes(whole.into_bytes()), json),
         ("trickles", Conduct::Trickle(trickle.into_bytes()), trickled),
@@ -212,12 +234,61 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event() -> Result<()> {
         judged(&serving, what, "degraded").await?;
         made_whole(&serving, &bad, what).await?;
     }
+    // One that says itself that it has failed goes through, and is no answer.
+    let failed = token(0) + &error_event(500);
+    bad.does(Conduct::Bytes(stream_of(&failed).into_bytes()));
+    let body = pinned(streamed_chat("hello")).to_string();
+    let answer = serving.client.for_others().raw(CHAT, &[], body).await?;
+    ensure!(answer.status == 200 && answer.body == failed.as_bytes());
+    judged(&serving, "an error at the end", "degraded").await?;
+    made_whole(&serving, &bad, "an error at the end").await?;
     // A whole answer that breaks off has no end.
     let cut = head(200, &[("content-type", "application/json")], 100) + "{\"id\":";
     bad.does(Conduct::Bytes(cut.into_bytes()));
     let body = pinned(chat("hello")).to_string();
     ensure!(serving.client.raw(CHAT, &[], body).await.is_err());
     judged(&serving, "wrong length", "degraded").await?;
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_server_that_says_in_a_stream_that_it_is_full_has_the_request_wait_for_another() -> Result<()>
+{
+    let (bad, good) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    let serving = judging(&bad, Some(&good)).await?;
+    bad.does(Conduct::Bytes(stream_of(&error_event(503)).into_bytes()));
+    let stream = serving.client.stream(&streamed_chat("hello")).await?;
+    let streamed = stream.finish().await?;
+    ensure!(streamed.text == "t0 t1 t2 " && streamed.done, "{streamed:?}");
+    ensure!(bad.seen(CHAT).len() == 1, "was not met");
+    // It is full, and has not failed.
+    judged(&serving, "full", "up").await?;
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_stream_of_messages_that_breaks_off_ends_with_an_error_that_its_clients_see() -> Result<()>
+{
+    let bad = MockBackend::start(&["demo"]).await?;
+    let serving = judging(&bad, None).await?;
+    let begun = "event: message_start\ndata: {\"type\": \"message_start\"}\n\n";
+    let cut = stream_head().to_owned() + &coded(begun) + &coded("event: content_blo");
+    bad.does(Conduct::Bytes(cut.into_bytes()));
+    let mut body = streamed_chat("hello");
+    body["max_tokens"] = serde_json::json!(5);
+    let answer = serving.client.for_others();
+    let answer = answer.raw("/v1/messages", &[], body.to_string()).await?;
+    let text = String::from_utf8(answer.body)?;
+    let last = text.trim_end().rsplit("\n\n").next().unwrap_or_default();
+    let (name, data) = last.split_once('\n').context("one line")?;
+    let data: Value = serde_json::from_str(data.trim_start_matches("data: "))?;
+    ensure!(name == "event: error" && data["type"] == "error", "{text}");
+    ensure!(data["error"]["type"] == "api_error", "{text}");
+    let message = data["error"]["message"].as_str().unwrap_or_default();
+    ensure!(message.contains("broke off"), "{text}");
     over(serving).await
 }
 
@@ -261,6 +332,30 @@ async fn a_server_that_refuses_connections_is_down_and_others_are_asked() -> Res
     let body = pinned(chat("hello")).to_string();
     let alone = serving.client.raw(CHAT, &[], body).await?;
     ensure!(alone.status == 503, "{}", alone.status);
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_server_that_is_late_with_an_answer_is_not_down_and_nobody_is_told_503() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let mut config = backend("late", &mock)?;
+    config.server.slots = Some(1);
+    let serving = serving_with([config], |_| ()).await?;
+    let client = serving.client;
+    mock.does(Conduct::Steps(2));
+    mock.allow(1);
+    let mut stream = client.stream(&streamed_chat("hello")).await?;
+    stream.first_text().await?;
+    let waits = tokio::spawn(async move { client.chat("hello").await });
+    serving.load_until(|load| load.live == 2).await?;
+    // It is at work, and has no time for questions.
+    mock.ignores_once("/v1/models");
+    let asked = mock.seen("/v1/models").len();
+    mock.heard("/v1/models", asked + 4).await?;
+    executors_until(client, |list| named(list, "late")["health"] == "up").await?;
+    mock.allow(3);
+    ensure!(stream.finish().await?.done);
+    ensure!(waits.await??.status == 200);
     over(serving).await
 }
 

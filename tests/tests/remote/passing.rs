@@ -146,6 +146,42 @@ async fn tokens_are_booked_as_the_server_counts_them() -> Result<()> {
     over(serving).await
 }
 
+/// Tokens of a tenant are what servers tell, however few its client seemed to ask for.
+#[tokio::test]
+async fn a_tenant_pays_for_what_servers_tell_though_no_bound_was_given() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving([backend("elsewhere", &mock)?]).await?;
+    let client = serving.client.for_others();
+    let paid = async || -> Result<u64> {
+        serving.idle().await?;
+        let listed = client.get("/admin/tenants").await?.json()?;
+        let total = listed["tenants"][0]["tokens_total"].as_u64();
+        total.context("no total")
+    };
+    let usage = r#"{"choices": [], "usage": {"prompt_tokens": 40, "completion_tokens": 20000}}"#;
+    let native = r#"{"done": true, "prompt_eval_count": 30, "eval_count": 500}"#;
+    let silent = r#"{"choices": []}"#;
+    let error = r#"{"error": {"message": "no"}}"#;
+    // Where a server tells nothing the prompt's bytes are counted, four a token.
+    for (path, status, told, tokens) in [
+        ("/v1/completions", 200, usage, 20_040),
+        ("/v1/completions", 200, silent, 26),
+        ("/v1/completions", 400, error, 0),
+        ("/api/generate", 200, native, 530),
+        ("/tokenize", 200, "{}", 0),
+    ] {
+        let before = paid().await?;
+        let headers = [("content-type", "application/json")];
+        let answer = head(status, &headers, told.len()) + told;
+        mock.does(Conduct::Bytes(answer.into_bytes()));
+        let body = json!({"model": "demo", "prompt": "word".repeat(25), "n": 2});
+        client.raw(path, &[], body.to_string()).await?;
+        let booked = paid().await? - before;
+        ensure!(booked == tokens, "{path} {status} {told}: {booked}");
+    }
+    over(serving).await
+}
+
 #[tokio::test]
 async fn a_clients_fault_is_the_clients_to_hear() -> Result<()> {
     let mock = MockBackend::start(&["demo"]).await?;

@@ -67,6 +67,29 @@ async fn vllm() -> Result<MockBackend> {
     Ok(mock)
 }
 
+/// A server of Ollama with these models, which loads them at once and lists none of them as loaded.
+async fn ollama(models: &[&str]) -> Result<MockBackend> {
+    let mock = MockBackend::start(&[]).await?;
+    mock.has_models("library", models);
+    mock.answers("/api/version", 200, "{}");
+    mock.obeys("/api/generate", 200, r#"{"done": true}"#);
+    ollama_lists(&mock, &[]);
+    Ok(mock)
+}
+
+/// Lists these models of a server of Ollama as loaded.
+fn ollama_lists(mock: &MockBackend, models: &[&str]) {
+    let models: Vec<Value> = models.iter().map(|name| json!({"name": name})).collect();
+    let list = json!({"models": models});
+    mock.answers("/api/ps", 200, &list.to_string());
+}
+
+/// Waits until a server of Ollama has told what is loaded, and is asked again.
+async fn ollama_has_told(mock: &MockBackend) -> Result<()> {
+    let rounds = mock.seen("/api/ps").len();
+    mock.heard("/api/ps", rounds + 2).await
+}
+
 fn asks(client: Client, model: &str) -> JoinHandle<Result<u16>> {
     let mut body = chat("hello");
     body["model"] = model.into();
@@ -206,16 +229,13 @@ async fn a_model_that_is_not_loaded_in_time_is_an_error_that_frees_everything() 
 #[tokio::test]
 async fn a_model_that_nobody_asks_for_is_unloaded_and_loaded_again_when_somebody_does() -> Result<()>
 {
-    let mock = MockBackend::start(&[]).await?;
-    mock.has_models("library", &["small"]);
-    mock.answers("/api/version", 200, "{}");
-    mock.answers("/api/ps", 200, r#"{"models": [{"name": "small"}]}"#);
-    mock.obeys("/api/generate", 200, r#"{"done": true}"#);
+    let mock = ollama(&["small"]).await?;
+    ollama_lists(&mock, &["small"]);
     let mut config = backend("ollama", &mock)?;
     config.server.unload_after = Some(Duration::from_millis(10));
     let serving = serving([config]).await?;
     mock.heard("/api/generate", 1).await?;
-    mock.answers("/api/ps", 200, r#"{"models": []}"#);
+    ollama_lists(&mock, &[]);
     let unload: Value = serde_json::from_slice(&mock.seen("/api/generate")[0].body)?;
     ensure!(
         unload == json!({"model": "small", "keep_alive": 0}),
@@ -224,10 +244,56 @@ async fn a_model_that_nobody_asks_for_is_unloaded_and_loaded_again_when_somebody
 
     let asked = asks(serving.client, "small");
     mock.heard("/api/generate", 2).await?;
-    mock.answers("/api/ps", 200, r#"{"models": [{"name": "small"}]}"#);
+    ollama_lists(&mock, &["small"]);
     ensure!(asked.await?? == 200);
     let load: Value = serde_json::from_slice(&mock.seen("/api/generate")[1].body)?;
     ensure!(load == json!({"model": "small"}), "{load}");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_model_that_ollama_does_not_list_is_ready_once_its_order_is_answered() -> Result<()> {
+    // Both are of the same weights, which are listed by one name.
+    let mock = ollama(&["first", "copy"]).await?;
+    ollama_lists(&mock, &["first"]);
+    let mut config = backend("ollama", &mock)?;
+    config.server.load_timeout = Duration::from_secs(20);
+    let serving = serving([config]).await?;
+    let client = serving.client;
+    let is_ready = |list: &[Value]| loaded(list, "ollama").iter().any(|it| it == "copy");
+    for _ in 0..2 {
+        ensure!(asks(client, "copy").await?? == 200);
+        // It stays so, however often it is not listed.
+        ollama_has_told(&mock).await?;
+        executors_until(client, is_ready).await?;
+    }
+    let orders = mock.seen("/api/generate");
+    ensure!(orders.len() == 1 && ordered(&orders[0])? == "copy");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_model_that_ollama_does_not_load_on_order_is_loaded_by_its_requests() -> Result<()> {
+    let mock = ollama(&["embed"]).await?;
+    let refusal = json!({"error": "\"embed\" does not support generate"});
+    mock.obeys("/api/generate", 400, &refusal.to_string());
+    let serving = serving([backend("ollama", &mock)?]).await?;
+    let client = serving.client;
+    let body = json!({"model": "embed", "input": "text"}).to_string();
+    let is_ready = |list: &[Value]| loaded(list, "ollama") == ["embed"];
+    for orders in [1, 2] {
+        for _ in 0..2 {
+            let got = client.raw("/v1/embeddings", &[], body.clone()).await?;
+            ensure!(got.status == 200, "{got:?}");
+        }
+        ensure!(mock.seen("/api/generate").len() == orders, "one for both");
+        executors_until(client, is_ready).await?;
+        // The first request has it loaded, until nobody has asked for it for a while.
+        ollama_lists(&mock, &["embed"]);
+        ollama_has_told(&mock).await?;
+        ollama_lists(&mock, &[]);
+        executors_until(client, |list| !is_ready(list)).await?;
+    }
     over(serving).await
 }
 

@@ -1,0 +1,151 @@
+//! Tests of the questions to servers, and of reading their answers.
+
+use std::future::ready;
+
+use serde_json::json;
+
+use super::*;
+
+#[tokio::test]
+async fn a_question_is_asked_again_where_its_answer_is_late_and_not_where_nobody_is_there() {
+    let late = || Err(CallError::Timeout(PATIENCE));
+    let refused = || Err(CallError::Connection("refused".to_owned()));
+    let silent = Some(Availability::Silent);
+    for (answers, ends, questions) in [
+        (vec![Ok(())], None, 1),
+        (vec![late(), late(), Ok(())], None, 3),
+        (vec![late(), late(), late()], silent, 3),
+        (vec![refused()], silent, 1),
+        (vec![late(), refused()], silent, 2),
+    ] {
+        let given = answers.len();
+        let mut answers = answers.into_iter();
+        let answer = patiently(|| ready(answers.next().expect("no question more"))).await;
+        let error = answer.err();
+        let found = error.map(|error| unheard(&error, &Ours::default()).availability);
+        assert_eq!((found, given - answers.len()), (ends, questions));
+    }
+}
+
+#[test]
+fn a_server_that_is_late_is_busy_while_requests_of_ours_run_there() {
+    let ours = Ours {
+        count: 1,
+        ..Ours::default()
+    };
+    let late = CallError::Timeout(PATIENCE);
+    assert_eq!(unheard(&late, &ours).availability, Availability::Busy);
+    let refused = CallError::Connection("refused".to_owned());
+    assert_eq!(unheard(&refused, &ours).availability, Availability::Silent);
+}
+
+#[test]
+fn the_models_of_each_software_are_read_and_known_by_their_owners() {
+    for (answer, owner, models) in [
+        (
+            json!({"object": "list", "data": [
+                {"id": "meta/llama", "owned_by": "vllm", "max_model_len": 8192}]}),
+            ServerSoftware::Vllm,
+            vec![("meta/llama", Some(8192))],
+        ),
+        (
+            json!({"models": [], "object": "list", "data": [
+                {"id": "a", "owned_by": "llamacpp", "meta": {"n_ctx": 4096}},
+                {"id": "b", "owned_by": "llamacpp", "status": {"value": "unloaded"}},
+                {"id": "c", "owned_by": "llamacpp", "status": {"failed": true}}]}),
+            ServerSoftware::LlamaCpp,
+            vec![("a", Some(4096)), ("b", None)],
+        ),
+        (
+            json!({"data": [{"id": "ann/own:1b", "owned_by": "ann"},
+                {"id": "qwen:7b", "owned_by": "library"}]}),
+            ServerSoftware::Ollama,
+            vec![("ann/own:1b", None), ("qwen:7b", None)],
+        ),
+        (
+            json!({"data": [{"id": "x"}]}),
+            ServerSoftware::OpenAi,
+            vec![("x", None)],
+        ),
+    ] {
+        let found = models_in(&answer).unwrap();
+        assert_eq!(software_of(&answer), Some(owner));
+        let found: Vec<_> = found
+            .iter()
+            .map(|model| (model.name.as_str(), model.context_tokens))
+            .collect();
+        assert_eq!(found, models);
+    }
+    for wrong in [json!(null), json!([]), json!({}), json!({"data": 1})] {
+        assert_eq!(models_in(&wrong), None);
+        assert_eq!(software_of(&wrong), None);
+    }
+}
+
+#[test]
+fn the_metrics_of_vllm_tell_load_and_blocks() {
+    let text = "# HELP vllm:num_requests_running Number of requests\n\
+        # TYPE vllm:num_requests_running gauge\n\
+        vllm:num_requests_running{engine=\"0\",model_name=\"a{}b, c\"} 3.0\n\
+        vllm:num_requests_running{engine=\"1\",model_name=\"a\"} 4.0\n\
+        vllm:num_requests_waiting{engine=\"0\"} 2.0\n\
+        vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n\
+        vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",num_gpu_blocks=\"1000\"} 1.0\n\
+        broken line\nvllm:other 1e3 1700000000\n";
+    let load = load_of(&Samples::parse(text), &vllm_metrics());
+    assert_eq!(load.present, Some(9));
+    assert_eq!(load.tokens_per_block, Some(16));
+    let kv = load.kv.unwrap();
+    assert_eq!((kv.blocks_total, kv.blocks_free), (1000, 750));
+}
+
+#[test]
+fn the_engines_of_a_server_add_up_but_for_the_share_of_its_blocks_that_is_in_use() {
+    let text = (0..8).map(|engine: u32| {
+        let usage = if engine < 4 { "0.25" } else { "0.75" };
+        format!(
+            "vllm:num_requests_running{{engine=\"{engine}\"}} 2.0\n\
+             vllm:num_requests_waiting{{engine=\"{engine}\"}} 1.0\n\
+             vllm:kv_cache_usage_perc{{engine=\"{engine}\"}} {usage}\n\
+             vllm:cache_config_info{{engine=\"{engine}\",num_gpu_blocks=\"8000\"}} 1.0\n"
+        )
+    });
+    let text: String = text.collect();
+    let load = load_of(&Samples::parse(&text), &vllm_metrics());
+    assert_eq!(load.present, Some(24));
+    let kv = load.kv.unwrap();
+    assert_eq!((kv.blocks_total, kv.blocks_free), (8000, 4000));
+}
+
+#[test]
+fn what_a_server_does_not_tell_is_absent_and_not_zero() {
+    let nothing = ServerLoad::default();
+    assert_eq!(load_of(&Samples::parse(""), &vllm_metrics()), nothing);
+    assert_eq!(sglang_load(None, None), nothing);
+    assert_eq!(llama_load(None, Some(&json!({}))), nothing);
+    let zero = "vllm:num_requests_running 0\n";
+    let load = load_of(&Samples::parse(zero), &vllm_metrics());
+    assert_eq!(load.present, Some(0));
+}
+
+#[test]
+fn the_loads_of_sglang_are_those_of_all_its_ranks() {
+    let info = json!({"page_size": 16, "max_running_requests": 100});
+    let rank = |used| {
+        json!({"num_running_reqs": 2, "num_waiting_reqs": 1, "num_used_tokens": used,
+            "max_total_num_tokens": 1600})
+    };
+    let loads = json!({"loads": [rank(160), rank(320)]});
+    let load = sglang_load(Some(&info), Some(&loads));
+    assert_eq!((load.capacity, load.present), (Some(100), Some(6)));
+    let kv = load.kv.unwrap();
+    assert_eq!((kv.blocks_total, kv.blocks_free), (200, 170));
+}
+
+#[test]
+fn the_slots_of_llama_cpp_are_counted_that_process() {
+    let props = json!({"total_slots": 4, "default_generation_settings": {"n_ctx": 2048}});
+    let slots = json!([{"id": 0, "is_processing": true}, {"id": 1, "is_processing": false}]);
+    let load = llama_load(Some(&props), Some(&slots));
+    assert_eq!((load.capacity, load.present), (Some(4), Some(1)));
+}
