@@ -2,15 +2,17 @@
 //!
 //! HTTP takes a [`QuotaHold`] before it submits a request, the driver keeps it for as long as it has the request in
 //! hand, and what the request used is charged when it is dropped. No policy is asked, so none can lift a
-//! limit.
+//! limit. A client's request that is made of several, as one with several choices is, is taken whole or not at all:
+//! they share a hold, which ends with the last of them.
 //!
 //! A minute is any 60 seconds, and not one of the clock's. A request holds the tokens of its prompt and of the longest answer
 //! it may have, but never more than the whole limit, until its end tells what it used: the charges of
-//! requests that run together do not exceed the limit. The one exception is a request that alone may use
-//! more than the limit, which then runs alone; the next minutes pay for what is beyond.
+//! requests that run together do not exceed the limit. There are two exceptions, for which the next minutes pay: a
+//! request that alone may use more than the limit, which then runs alone, and one that a server elsewhere tells to
+//! have used more than it held.
 //!
 //! # Invariants
-//! 1. In no 60 seconds are more requests taken than the limit allows, nor, with that exception, more tokens
+//! 1. In no 60 seconds are more requests taken than the limit allows, nor, with those exceptions, more tokens
 //!    charged (`tests::no_minute_has_more_than_the_limit`).
 //! 2. Each hold is given back once, however its request ends (`Drop`).
 //!
@@ -21,6 +23,7 @@
 //! `tokens-per-minute`, a tenant's fair share, which policies are told and which is no limit.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pointsman_core::{Micros, Stay};
@@ -49,10 +52,14 @@ pub enum LimitKind {
     Concurrent,
 }
 
-/// The tokens that a request may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TokenNeed {
-    /// Tokens of the prompt.
+/// The need of a client's request, or of the requests that it is made of, together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaNeed {
+    /// Requests.
+    pub requests: u64,
+    /// The number of them that have to be in hand at once, and the number that may be.
+    pub at_once: RangeInclusive<u64>,
+    /// Tokens of the prompts.
     pub prompt: u64,
     /// Upper bound on generated tokens.
     pub output_max: u64,
@@ -69,9 +76,11 @@ pub enum OverLimit {
         /// The time after which there may be room, in seconds.
         retry_after: u32,
     },
-    /// The prompt alone is larger than the limit on tokens.
+    /// The prompt alone is larger than the limit on tokens, or the request is made of more than may ever be taken.
     Never {
-        prompt_tokens: u64,
+        limit: LimitKind,
+        /// Tokens of the prompt, or requests.
+        needed: u64,
         /// The value of the limit.
         max: u64,
     },
@@ -104,19 +113,39 @@ pub struct Quotas {
     tenants: Mutex<BTreeMap<String, Quota>>,
 }
 
-/// A request's hold on the limits of its tenant. Dropped, it is given back, and what the request used is
-/// charged.
+/// A request's hold on the limits of its tenant. Once it and all that share it are dropped, it is given back, and what
+/// the requests used is charged.
 #[derive(Debug)]
 pub struct QuotaHold {
+    // Immutable.
+    shared: Arc<SharedHold>,
+    // Owned.
+    used: UsedTokens,
+    /// The newest time that the hold was told.
+    now: Micros,
+}
+
+/// The hold of a client's request, shared by the requests that it is made of.
+#[derive(Debug)]
+struct SharedHold {
     // Immutable.
     quotas: Arc<Quotas>,
     tenant: String,
     /// Tokens that are held.
     reserved: u64,
+    /// Places among the requests in hand that are held.
+    at_once: u64,
     // Owned.
-    used: UsedTokens,
-    /// The newest time that the hold was told.
-    now: Micros,
+    /// Locked for a sum, when a request of it ends.
+    ended: Mutex<EndedUse>,
+}
+
+/// The use by the requests of a hold that have ended.
+#[derive(Clone, Copy, Debug)]
+struct EndedUse {
+    tokens: u64,
+    /// The newest time that one of them was told.
+    at: Micros,
 }
 
 /// The limits of a tenant, and their use.
@@ -163,6 +192,15 @@ impl LimitKind {
             LimitKind::Concurrent => "concurrent-max",
         }
     }
+
+    /// The refusal of what may be taken later.
+    fn later(self, max: u64, retry_after: u32) -> OverLimit {
+        OverLimit::Later {
+            limit: self,
+            max,
+            retry_after,
+        }
+    }
 }
 
 // === impl Quotas ===
@@ -188,12 +226,12 @@ impl Quotas {
     /// The limit that it would exceed.
     pub fn check(&self, tenant: &str, now: Micros) -> Result<(), OverLimit> {
         match self.lock().get_mut(tenant) {
-            Some(quota) => quota.check(second(now), TokenNeed::default()),
+            Some(quota) => quota.check(second(now), &QuotaNeed::of_one(0, 0)),
             None => Ok(()),
         }
     }
 
-    /// Takes a request of `tenant`; absent: the tenant has no limits.
+    /// Takes a client's request of `tenant`; absent: the tenant has no limits.
     ///
     /// # Errors
     /// The limit that it would exceed. Then nothing is counted.
@@ -201,18 +239,23 @@ impl Quotas {
         self: &Arc<Self>,
         tenant: &str,
         now: Micros,
-        need: TokenNeed,
+        need: &QuotaNeed,
     ) -> Result<Option<QuotaHold>, OverLimit> {
         let mut tenants = self.lock();
         let Some(quota) = tenants.get_mut(tenant) else {
             return Ok(None);
         };
         quota.check(second(now), need)?;
-        let reserved = quota.take(second(now), need);
-        Ok(Some(QuotaHold {
+        let (reserved, at_once) = quota.take(second(now), need);
+        let shared = SharedHold {
             quotas: Arc::clone(self),
             tenant: tenant.to_owned(),
             reserved,
+            at_once,
+            ended: Mutex::new(EndedUse { tokens: 0, at: now }),
+        };
+        Ok(Some(QuotaHold {
+            shared: Arc::new(shared),
             used: UsedTokens::default(),
             now,
         }))
@@ -238,6 +281,22 @@ fn second(now: Micros) -> u64 {
 // === impl QuotaHold ===
 
 impl QuotaHold {
+    /// A hold that shares this one, for another request of those that it was taken for.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            used: UsedTokens::default(),
+            now: self.now,
+        }
+    }
+
+    /// The number of requests that may be in hand at once.
+    #[must_use]
+    pub fn at_once(&self) -> u64 {
+        self.shared.at_once
+    }
+
     /// Notes what the request used on an executor. A prompt that is computed again is charged once.
     pub(crate) fn stayed(&mut self, now: Micros, stay: &Stay) {
         self.now = now;
@@ -247,14 +306,25 @@ impl QuotaHold {
 
 impl Drop for QuotaHold {
     fn drop(&mut self) {
+        let UsedTokens {
+            prompt_tokens,
+            output_tokens,
+            ..
+        } = self.used;
+        let used = u64::from(prompt_tokens) + u64::from(output_tokens);
+        let ended = self.shared.ended.lock();
+        let mut ended = ended.unwrap_or_else(PoisonError::into_inner);
+        ended.tokens = ended.tokens.saturating_add(used);
+        ended.at = ended.at.max(self.now);
+    }
+}
+
+impl Drop for SharedHold {
+    fn drop(&mut self) {
+        let ended = *self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(quota) = self.quotas.lock().get_mut(&self.tenant) {
-            let UsedTokens {
-                prompt_tokens,
-                output_tokens,
-                ..
-            } = self.used;
-            let used = u64::from(prompt_tokens) + u64::from(output_tokens);
-            quota.give_back(second(self.now), self.reserved, used);
+            let held = (self.reserved, self.at_once);
+            quota.give_back(second(ended.at), held, ended.tokens);
         }
     }
 }
@@ -262,62 +332,74 @@ impl Drop for QuotaHold {
 // === impl Quota ===
 
 impl Quota {
-    fn check(&mut self, now: u64, need: TokenNeed) -> Result<(), OverLimit> {
+    fn check(&mut self, now: u64, need: &QuotaNeed) -> Result<(), OverLimit> {
         self.requests.pass(now);
         self.tokens.pass(now);
-        let TenantLimits {
-            requests_per_minute,
-            tokens_per_minute_max,
-            concurrent_max,
-        } = self.limits;
-        let over = |limit, max, retry_after| {
-            Err(OverLimit::Later {
-                limit,
-                max,
-                retry_after,
-            })
-        };
-        if let Some(max) = concurrent_max.filter(|max| self.in_hand >= *max) {
-            return over(LimitKind::Concurrent, max, RETRY_AFTER_END);
+        self.check_at_once(*need.at_once.start())?;
+        self.check_requests(now, need.requests)?;
+        self.check_tokens(now, need)
+    }
+
+    fn check_at_once(&self, needed: u64) -> Result<(), OverLimit> {
+        let limit = LimitKind::Concurrent;
+        match self.limits.concurrent_max {
+            Some(max) if needed > max.max(1) => Err(OverLimit::Never { limit, needed, max }),
+            Some(max) if self.in_hand.saturating_add(needed) > max => {
+                Err(limit.later(max, RETRY_AFTER_END))
+            }
+            Some(_) | None => Ok(()),
         }
-        if let Some(max) = requests_per_minute.filter(|max| self.requests.sum >= *max) {
-            let wait = self.requests.wait_for(now, max.saturating_sub(1));
-            return over(LimitKind::Requests, max, wait);
+    }
+
+    fn check_requests(&self, now: u64, needed: u64) -> Result<(), OverLimit> {
+        let limit = LimitKind::Requests;
+        match self.limits.requests_per_minute {
+            Some(max) if needed > max.max(1) => Err(OverLimit::Never { limit, needed, max }),
+            Some(max) if self.requests.sum.saturating_add(needed) > max => {
+                let left = max.saturating_sub(needed);
+                Err(limit.later(max, self.requests.wait_for(now, left)))
+            }
+            Some(_) | None => Ok(()),
         }
-        let Some(max) = tokens_per_minute_max else {
+    }
+
+    fn check_tokens(&self, now: u64, need: &QuotaNeed) -> Result<(), OverLimit> {
+        let limit = LimitKind::Tokens;
+        let Some(max) = self.limits.tokens_per_minute_max else {
             return Ok(());
         };
         if need.prompt > max {
-            return Err(OverLimit::Never {
-                prompt_tokens: need.prompt,
-                max,
-            });
+            let needed = need.prompt;
+            return Err(OverLimit::Never { limit, needed, max });
         }
-        let need = need.held(max).max(1);
+        let held = need.held(max).max(1);
         let taken = self.tokens.sum.saturating_add(self.reserved);
-        if taken.saturating_add(need) <= max {
+        if taken.saturating_add(held) <= max {
             return Ok(());
         }
-        let left = max.saturating_sub(need);
+        let left = max.saturating_sub(held);
         let wait = match left.checked_sub(self.reserved) {
             Some(left) => self.tokens.wait_for(now, left),
             None => RETRY_AFTER_END,
         };
-        over(LimitKind::Tokens, max, wait)
+        Err(limit.later(max, wait))
     }
 
-    /// Counts a request in. Returns the tokens that are held for it.
-    fn take(&mut self, now: u64, need: TokenNeed) -> u64 {
-        self.in_hand += 1;
-        self.requests.add(now, 1);
+    /// Counts a client's request in. Returns the tokens and the places among those in hand that are held for it.
+    fn take(&mut self, now: u64, need: &QuotaNeed) -> (u64, u64) {
+        let free = self.limits.concurrent_max;
+        let free = free.map_or(u64::MAX, |max| max.saturating_sub(self.in_hand));
+        let at_once = free.clamp(*need.at_once.start(), *need.at_once.end());
+        self.in_hand = self.in_hand.saturating_add(at_once);
+        self.requests.add(now, need.requests);
         let max = self.limits.tokens_per_minute_max;
         let reserved = max.map_or(0, |max| need.held(max));
         self.reserved = self.reserved.saturating_add(reserved);
-        reserved
+        (reserved, at_once)
     }
 
-    fn give_back(&mut self, now: u64, reserved: u64, used: u64) {
-        self.in_hand = self.in_hand.saturating_sub(1);
+    fn give_back(&mut self, now: u64, (reserved, at_once): (u64, u64), used: u64) {
+        self.in_hand = self.in_hand.saturating_sub(at_once);
         self.reserved = self.reserved.saturating_sub(reserved);
         self.tokens.pass(now);
         self.tokens.add(now, used);
@@ -345,11 +427,22 @@ impl Quota {
     }
 }
 
-// === impl TokenNeed ===
+// === impl QuotaNeed ===
 
-impl TokenNeed {
+impl QuotaNeed {
+    /// The need of one request.
+    #[must_use]
+    pub fn of_one(prompt: u64, output_max: u64) -> Self {
+        Self {
+            requests: 1,
+            at_once: 1..=1,
+            prompt,
+            output_max,
+        }
+    }
+
     /// The tokens that a request with this need holds under a limit.
-    fn held(self, max: u64) -> u64 {
+    fn held(&self, max: u64) -> u64 {
         self.prompt.saturating_add(self.output_max).min(max)
     }
 }

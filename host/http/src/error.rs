@@ -383,7 +383,13 @@ impl ApiError {
 /// Status and code of a request that is over a limit of its tenant.
 fn over_limit_status(over: OverLimit) -> (StatusCode, &'static str) {
     let code = match over {
-        OverLimit::Never { .. } => return (StatusCode::BAD_REQUEST, "prompt_over_limit"),
+        OverLimit::Never { limit, .. } => {
+            let code = match limit {
+                LimitKind::Tokens => "prompt_over_limit",
+                LimitKind::Requests | LimitKind::Concurrent => "request_over_limit",
+            };
+            return (StatusCode::BAD_REQUEST, code);
+        }
         OverLimit::Later { limit, .. } => match limit {
             LimitKind::Requests => "requests_per_minute_exceeded",
             LimitKind::Tokens => "tokens_per_minute_exceeded",
@@ -395,9 +401,17 @@ fn over_limit_status(over: OverLimit) -> (StatusCode, &'static str) {
 
 fn over_limit_message(over: &OverLimit) -> String {
     match *over {
-        OverLimit::Never { prompt_tokens, max } => format!(
-            "the prompt has {prompt_tokens} tokens, and your tenant may use {max} tokens a minute"
-        ),
+        OverLimit::Never { limit, needed, max } => match limit {
+            LimitKind::Tokens => format!(
+                "the prompt has {needed} tokens, and your tenant may use {max} tokens a minute"
+            ),
+            LimitKind::Requests => format!(
+                "it counts as {needed} requests, and your tenant may send {max} a minute; send it in parts"
+            ),
+            LimitKind::Concurrent => format!(
+                "it counts as {needed} requests at once, and your tenant may have {max} in hand; send it in parts"
+            ),
+        },
         OverLimit::Later {
             limit,
             max,

@@ -3,10 +3,12 @@
 //! # Not here
 //! The counting (`pointsman_driver::quota`).
 
+use std::ops::RangeInclusive;
+
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use pointsman_driver::message::Submission;
-use pointsman_driver::quota::{LimitKind, LimitUse, OverLimit, QuotaHold, TokenNeed};
+use pointsman_driver::quota::{LimitUse, OverLimit, QuotaHold, QuotaNeed};
 
 use super::App;
 use super::error::ApiError;
@@ -66,26 +68,35 @@ impl App {
         checked.map_err(|over| self.over_limit(tenant, over))
     }
 
-    /// Takes a hold on the limits of the tenant of a request; absent: the tenant has none.
+    /// Takes a hold on the limits of their tenant for requests that one request of a client is made of, of which so
+    /// many have to and may be in hand at once; absent: the tenant has none.
     ///
     /// # Errors
-    /// The limit that the tenant is over with this request.
-    pub fn take_quota(&self, submission: &Submission) -> Result<Option<QuotaHold>, ApiError> {
-        let (tenant, job) = (&submission.tenant, &submission.job);
-        let need = TokenNeed {
-            prompt: u64::from(job.prompt_tokens()),
-            output_max: u64::from(job.output_tokens_max),
+    /// The limit that the tenant is over with them.
+    pub fn take_quota(
+        &self,
+        submissions: &[Submission],
+        at_once: RangeInclusive<usize>,
+    ) -> Result<Option<QuotaHold>, ApiError> {
+        let Some(first) = submissions.first() else {
+            return Ok(None);
+        };
+        let jobs = || submissions.iter().map(|it| &it.job);
+        let prompts = jobs().map(|job| u64::from(job.prompt_tokens()));
+        let bounds = jobs().map(|job| u64::from(job.output_tokens_max));
+        let need = QuotaNeed {
+            requests: submissions.len() as u64,
+            at_once: *at_once.start() as u64..=*at_once.end() as u64,
+            prompt: prompts.sum(),
+            output_max: bounds.sum(),
         };
         let now = self.watched.clock.now();
-        let taken = self.watched.quotas.take(tenant, now, need);
-        taken.map_err(|over| self.over_limit(tenant, over))
+        let taken = self.watched.quotas.take(&first.tenant, now, &need);
+        taken.map_err(|over| self.over_limit(&first.tenant, over))
     }
 
     fn over_limit(&self, tenant: &str, over: OverLimit) -> ApiError {
-        let limit = match over {
-            OverLimit::Later { limit, .. } => limit,
-            OverLimit::Never { .. } => LimitKind::Tokens,
-        };
+        let (OverLimit::Later { limit, .. } | OverLimit::Never { limit, .. }) = over;
         self.watched.metrics.over_limit(tenant, limit.as_str());
         ApiError::OverLimit(over)
     }

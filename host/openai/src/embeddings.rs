@@ -18,6 +18,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use pointsman_driver::catalog::ExecutorEntry;
 use pointsman_driver::message::{Hints, Submission};
+use pointsman_driver::quota::QuotaHold;
 use pointsman_events::Micros;
 use pointsman_executor::job::Job;
 use pointsman_http::answer::{HttpReply, JSON, reply};
@@ -33,7 +34,7 @@ use super::passing::Passage;
 use super::prompt::PromptReader;
 use super::target::Target;
 use super::understand::prompt_blocks;
-use super::{Caller, CompletionKind, elsewhere, pace, read_call, submit};
+use super::{Caller, CompletionKind, elsewhere, hand_over, pace, read_call};
 use crate::hints::{self, BODY_FIELD};
 
 pub(crate) use document::{EmbeddingAnswer, body_schema};
@@ -219,14 +220,19 @@ async fn answer(app: &App, inputs: Inputs, arrived: Micros) -> Result<HttpReply,
     let asked = submissions.first().and_then(|it| it.model.clone());
     let prompts = submissions.iter().map(|it| it.job.prompt.len());
     let tokens = prompts.sum();
+    let quota = app.take_quota(&submissions, 1..=submissions.len().min(IN_HAND_MAX))?;
+    let at_once = quota.as_ref().map(QuotaHold::at_once);
+    let in_hand_max = at_once.and_then(|it| usize::try_from(it).ok());
+    let in_hand_max = in_hand_max.unwrap_or(IN_HAND_MAX);
     let mut waiting = submissions.into_iter();
     let (mut in_hand, mut embeddings) = (VecDeque::new(), Vec::new());
     let mut first: Option<Inflow> = None;
     loop {
-        while in_hand.len() < IN_HAND_MAX
+        while in_hand.len() < in_hand_max
             && let Some(next) = waiting.next()
         {
-            in_hand.push_back(submit(app, next, None)?.1);
+            let quota = quota.as_ref().map(QuotaHold::share);
+            in_hand.push_back(hand_over(app, next, (quota, None))?.1);
         }
         let Some(mut inflow): Option<Inflow> = in_hand.pop_front() else {
             break;

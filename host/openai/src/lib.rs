@@ -49,6 +49,7 @@ mod target;
 mod tools;
 mod understand;
 
+use std::slice;
 use std::sync::Arc;
 
 use http::header::{self, HeaderValue};
@@ -56,6 +57,7 @@ use http::{HeaderMap, StatusCode};
 use pointsman_driver::catalog::ExecutorEntry;
 use pointsman_driver::clock::unix_seconds;
 use pointsman_driver::message::{Submission, SubmitError, TicketId};
+use pointsman_driver::quota::QuotaHold;
 use pointsman_events::Micros;
 use pointsman_events::rows::ExecutorKind;
 use pointsman_executor::prompt::GenerationDefaults;
@@ -72,6 +74,7 @@ use hints::{BODY_FIELD, Rules};
 use inflow::{Inflow, Inflows, Part, WholeText};
 use params::{Transfer, UsageChunk};
 use passing::Passage;
+use relay::EventForm;
 use sse::{EventStream, Pace};
 use target::Target;
 use tools::{CallParser, CallReading};
@@ -177,7 +180,10 @@ async fn complete(call: Call<'_>, kind: CompletionKind) -> Result<HttpReply, Api
             headers.insert(header::CACHE_CONTROL, NO_CACHE);
             reply
         }
-        Ok(Begun::Relayed(relayed)) => relay(relayed, inflows.only(), (pace, None)),
+        Ok(Begun::Relayed(relayed)) => {
+            let watched = (pace, None);
+            relay(relayed, inflows.only(), watched, EventForm::Unnamed)
+        }
         Err(error) => error.into_reply(),
     };
     reply.headers_mut().extend(placed);
@@ -236,8 +242,9 @@ fn relay(
     relayed: RelayedResponse,
     inflow: Inflow,
     watched: (Pace, Option<UnnamedAnswer>),
+    events: EventForm,
 ) -> HttpReply {
-    let (status, headers, body) = relay::begin(relayed, inflow, watched);
+    let (status, headers, body) = relay::begin(relayed, inflow, watched, events);
     let mut reply = streamed(body);
     *reply.status_mut() = status;
     *reply.headers_mut() = headers;
@@ -251,9 +258,11 @@ fn submit_all(
     submissions: Vec<Submission>,
     calls: Option<&CallReading>,
 ) -> Result<(TicketId, Vec<Inflow>), ApiError> {
-    let submitted = submissions
-        .into_iter()
-        .map(|it| submit(app, it, calls.map(CallReading::parser)));
+    let quota = app.take_quota(&submissions, submissions.len()..=submissions.len())?;
+    let submitted = submissions.into_iter().map(|it| {
+        let quota = quota.as_ref().map(QuotaHold::share);
+        hand_over(app, it, (quota, calls.map(CallReading::parser)))
+    });
     let submitted = submitted.collect::<Result<Vec<_>, _>>()?;
     let ticket = submitted.first().map(|(ticket, _)| *ticket);
     let ticket = ticket.ok_or(ApiError::Internal)?;
@@ -261,15 +270,20 @@ fn submit_all(
     Ok((ticket, inflows.collect()))
 }
 
-/// Hands a request to the driver.
-fn submit(
+/// Hands a request to the driver, if the limits of its tenant allow it.
+fn submit(app: &App, submission: Submission) -> Result<(TicketId, Inflow), ApiError> {
+    let quota = app.take_quota(slice::from_ref(&submission), 1..=1)?;
+    hand_over(app, submission, (quota, None))
+}
+
+/// Hands a request to the driver that holds what it needs.
+fn hand_over(
     app: &App,
     submission: Submission,
-    calls: Option<CallParser>,
+    (quota, calls): (Option<QuotaHold>, Option<CallParser>),
 ) -> Result<(TicketId, Inflow), ApiError> {
     // The host may have begun to drain while the body came or was read.
     app.check_serving()?;
-    let quota = app.take_quota(&submission)?;
     let submitted = app.driver.submit(submission, quota);
     let (ticket, deliveries) = submitted.map_err(|error| match error {
         SubmitError::Full => ApiError::HandsFull {

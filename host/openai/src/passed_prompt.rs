@@ -9,6 +9,7 @@ use memchr::memmem::{self, FindIter};
 use pointsman_events::PromptBlocks;
 use pointsman_http::fields::Fields;
 
+use super::passing::are_several;
 use super::prefix;
 
 /// Bytes of JSON that are taken for a token of a prompt: the four characters that a token of English
@@ -85,10 +86,7 @@ impl<'b> PassedPrompt<'b> {
     /// The prompt in these fields of a request.
     pub(super) fn of(fields: &Fields<'b>) -> Self {
         let parts = PROMPT_FIELDS.iter().filter_map(|name| fields.get(name));
-        let is_several = fields.get("prompt").is_some_and(|prompt| {
-            let in_list = prompt.get().strip_prefix('[').map(str::trim_start);
-            in_list.is_some_and(|first| !first.starts_with(|c: char| c.is_ascii_digit()))
-        });
+        let is_several = fields.get("prompt").is_some_and(are_several);
         Self {
             parts: parts.map(|part| Part::of(part.get())).collect(),
             is_several,

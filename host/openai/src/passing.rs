@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, Request};
 use pointsman_driver::message::Hints;
 use pointsman_driver::spans::Operation;
 use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall, Rooms};
-use pointsman_http::fields::{Fields, read_whole};
+use pointsman_http::fields::{Fields, read, read_whole};
 use serde_json::value::RawValue;
 
 use super::{COMPLETION_TOKENS, CompletionKind};
@@ -108,13 +108,30 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
     passed
 }
 
-/// Tokens that are generated at most, as the client says or as is usual.
+/// Tokens that are generated at most, in all choices, as the client says or as is usual.
 pub(super) fn output_tokens(kind: CompletionKind, fields: &Fields<'_>) -> u32 {
     let unasked = match kind {
         CompletionKind::Chat => CHAT_TOKENS,
         CompletionKind::Text => COMPLETION_TOKENS,
     };
-    output_tokens_asked(fields).unwrap_or(unasked).max(1)
+    let tokens = output_tokens_asked(fields).unwrap_or(unasked).max(1);
+    let of_each = fields.get("n").and_then(read_whole::<u32>).unwrap_or(1);
+    let choices = prompts(fields).saturating_mul(of_each.max(1));
+    tokens.saturating_mul(choices)
+}
+
+/// Prompts of a completion: one, unless they are in a list.
+fn prompts(fields: &Fields<'_>) -> u32 {
+    let prompt = fields.get("prompt").filter(|prompt| are_several(prompt));
+    let prompts: Option<Vec<&RawValue>> = prompt.and_then(read);
+    let count = prompts.map_or(1, |prompts| prompts.len());
+    u32::try_from(count).unwrap_or(u32::MAX).max(1)
+}
+
+/// True for a list of prompts; a list of numbers is one prompt.
+pub(super) fn are_several(prompt: &RawValue) -> bool {
+    let in_list = prompt.get().strip_prefix('[').map(str::trim_start);
+    in_list.is_some_and(|first| !first.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn output_tokens_asked(fields: &Fields<'_>) -> Option<u32> {
@@ -214,6 +231,11 @@ mod tests {
             (r#"{"max_tokens": 7, "max_completion_tokens": 8}"#, 8, 8),
             (r#"{"max_tokens": "seven"}"#, CHAT_TOKENS, COMPLETION_TOKENS),
             (r#"{"max_output_tokens": 0}"#, 1, 1),
+            (r#"{"max_tokens": 7, "n": 3}"#, 21, 21),
+            (r#"{"max_tokens": 7, "n": 0, "prompt": [1, 2]}"#, 7, 7),
+            (r#"{"max_tokens": 7, "n": 3, "prompt": ["a", "b"]}"#, 42, 42),
+            (r#"{"max_tokens": 7, "prompt": [ [1], [2]]}"#, 14, 14),
+            (r#"{"max_tokens": 7, "prompt": []}"#, 7, 7),
         ] {
             let fields = Fields::parse(body.as_bytes()).unwrap();
             assert_eq!(output_tokens(CompletionKind::Chat, &fields), chat);

@@ -16,6 +16,9 @@ use pointsman_http::fields::Fields;
 
 use super::models;
 
+/// The field with the model's name.
+const NAME: &str = "model";
+
 /// The model of a request.
 #[derive(Debug)]
 pub(super) struct Target<'c> {
@@ -37,11 +40,10 @@ impl<'c> Target<'c> {
         catalog: &'c Catalog,
         unnamed: UnnamedModel,
     ) -> Result<Self, ApiError> {
-        let wanted = "a text";
-        let name: Option<String> = match unnamed {
-            UnnamedModel::Refuse => Some(fields.require("model", wanted)?),
-            UnnamedModel::Any => fields.take_as("model", wanted, |_| true)?,
-        };
+        let name = take_name(fields)?;
+        if name.is_none() && unnamed == UnnamedModel::Refuse {
+            return Err(ApiError::Missing(NAME));
+        }
         match name {
             Some(name) => Ok(Self {
                 model: Cow::Borrowed(models::find(catalog, &name)?),
@@ -72,6 +74,16 @@ impl<'c> Target<'c> {
             model,
             executors: Cow::Borrowed(&catalog.executors),
         })
+    }
+
+    /// Keeps a request whose model could not be read for certain to the executors all of whose models its client may
+    /// use: a server may find another model in it than was found here, or take one of its own choice.
+    pub(super) fn of_usable(mut self, catalog: &'c Catalog) -> Self {
+        let is_usable = |name: &String| catalog.models.iter().any(|it| it.name == *name);
+        let serves_no_other = |it: &&ExecutorEntry| it.models.iter().all(is_usable);
+        let executors = self.executors.iter().filter(serves_no_other);
+        self.executors = executors.cloned().collect();
+        self
     }
 
     /// Any model with an executor of its own.
@@ -187,6 +199,22 @@ impl<'c> Target<'c> {
             allowed: Some(names.collect()),
             ..hints
         }
+    }
+}
+
+/// Takes the name of the model from the fields of a request; absent: it names none.
+///
+/// # Errors
+/// If the name is no text, or there is one more under a name that some servers read as `model`, too.
+pub(super) fn take_name(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
+    let name = fields.take_as(NAME, "a text", |_| true)?;
+    let mut others = fields.left();
+    match others.find(|other| other.eq_ignore_ascii_case(NAME)) {
+        Some(other) if name.is_some() => {
+            let message = format!("`{other}` is beside `{NAME}`; name the model once");
+            Err(ApiError::field(other.to_owned(), message))
+        }
+        _ => Ok(name),
     }
 }
 

@@ -11,6 +11,7 @@
 //! Servers that operators add and remove (`pointsman-admin`): they are left alone.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -136,9 +137,21 @@ impl Roster {
                     backends = config.backends.len(),
                     "the backends of the configuration were read again"
                 );
-                self.wanted = wanted(&config.backends);
+                self.want(&config.backends);
             }
             Err(error) => warn!(%error, "the changed configuration is not used"),
+        }
+    }
+
+    /// Wants these backends from now on. A name keeps the addresses that it had, until it is looked up.
+    fn want(&mut self, backends: &[BackendConfig]) {
+        let before = mem::replace(&mut self.wanted, wanted(backends));
+        for wanted in &mut self.wanted {
+            let host = wanted.backend.server.url.host_and_port();
+            let same = |it: &&Wanted| it.backend.server.url.host_and_port() == host;
+            if let Some(known) = before.iter().find(same) {
+                wanted.addresses.clone_from(&known.addresses);
+            }
         }
     }
 
@@ -337,5 +350,12 @@ mod tests {
         roster.wanted[0].addresses = vec!["10.0.0.1:8000".parse().unwrap()];
         roster.resolve().await;
         assert_eq!(roster.desired().len(), 1);
+        // Where its terms are written anew, too.
+        let mut edited = roster.wanted[0].backend.clone();
+        edited.terms.group = 3;
+        roster.want(&[edited]);
+        roster.resolve().await;
+        let groups: Vec<_> = roster.desired().values().map(|it| it.terms.group).collect();
+        assert_eq!(groups, [3]);
     }
 }

@@ -34,7 +34,7 @@ pub fn run(mut config: Config, log: &LogFilter) -> Result<ExitCode> {
             begun = Server::begin(&config, Surroundings::default()) => begun?,
         };
         if serves_before(&mut server, &mut signals, &config).await? {
-            manager::ready(&server.url(&config));
+            manager::ready(server.url());
             task::spawn(manager::keep_alive(server.driver().clone()));
             loop {
                 match signals.next().await {
@@ -86,7 +86,7 @@ async fn reload_for(server: &Server, before: Config, log: &LogFilter) -> Config 
             before
         }
     };
-    manager::ready(&server.url(&in_force));
+    manager::ready(server.url());
     in_force
 }
 

@@ -4,7 +4,7 @@
 //!
 //! # Not here
 //! `[[backends]]`, which `backends` follows by itself; certificates (`pointsman-http`) and policies
-//! (`pointsman-lifecycle`), whose files are watched.
+//! (`pointsman-lifecycle`), whose files are watched. Where those are is `[tls]`, which a restart puts in force.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,8 @@ use pointsman_driver::operator::TenantTerms;
 
 use pointsman_config::{Config, TenantConfig};
 
-/// Keys, and beginnings of keys with a dot behind them, that come into force when the file is read
-/// again.
-const RELOADED: [&str; 12] = [
+/// The keys that come into force when the file is read again.
+const RELOADED: [&str; 11] = [
     "admin.key",
     "admin.read-key",
     "backends",
@@ -26,7 +25,6 @@ const RELOADED: [&str; 12] = [
     "log.access",
     "log.filter",
     "tenants",
-    "tls.",
 ];
 
 /// The changed keys of a configuration, by what becomes of them.
@@ -42,18 +40,14 @@ impl ChangedKeys {
     /// The keys that differ between two editions of a file.
     pub(crate) fn between(before: &Config, after: &Config) -> Self {
         let changed = before.written.changed(&after.written);
-        let (in_force, at_restart) = changed.into_iter().partition(|key| is_reloaded(key));
+        let (in_force, at_restart) = changed
+            .into_iter()
+            .partition(|key| RELOADED.contains(&key.as_str()));
         Self {
             in_force,
             at_restart,
         }
     }
-}
-
-fn is_reloaded(key: &str) -> bool {
-    RELOADED
-        .iter()
-        .any(|it| key == *it || it.ends_with('.') && key.starts_with(it))
 }
 
 /// The terms of all tenants of `after`, and of those that `before` had: a tenant that is no longer
@@ -90,13 +84,14 @@ mod tests {
         let before = config("");
         let after = config(
             "drain = '1s'\n[core]\nqueue-max = 1\n[hints]\nlabel-keys = ['a']\nlabels-max = 3\n\
-             [[keys]]\nkey = 'k'",
+             [[keys]]\nkey = 'k'\n[tls]\ncertificate = 'c.pem'\nkey = 'k.pem'",
         );
         let changed = ChangedKeys::between(&before, &after);
         let in_force: Vec<_> = changed.in_force.iter().collect();
         assert_eq!(in_force, ["hints.label-keys", "keys"]);
         let at_restart: Vec<_> = changed.at_restart.iter().collect();
-        assert_eq!(at_restart, ["core.queue-max", "drain", "hints.labels-max"]);
+        let expected = ["core.queue-max", "drain", "hints.labels-max", "tls.certificate", "tls.key"];
+        assert_eq!(at_restart, expected);
     }
 
     #[test]

@@ -70,6 +70,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Server {
     // Immutable.
     addr: SocketAddr,
+    /// The address for its clients, as a URL.
+    url: String,
     admin_addr: Option<SocketAddr>,
     drain: Duration,
     driver: DriverHandle,
@@ -208,6 +210,7 @@ impl Server {
         info!("answering on {url}, not serving yet: policies are being made ready");
         Ok(Self {
             addr,
+            url,
             admin_addr,
             drain: config.drain,
             driver: core.driver,
@@ -281,8 +284,8 @@ impl Server {
     }
 
     /// The address for its clients, as a URL.
-    pub(crate) fn url(&self, config: &Config) -> String {
-        listeners::url(config, self.addr)
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     /// The most time that [`Self::stop`] takes.
@@ -343,7 +346,7 @@ impl Server {
             .collect();
         let catalog = Arc::clone(&self.fleet.catalog().borrow());
         let models: Vec<&str> = catalog.models.iter().map(|model| &*model.name).collect();
-        let url = self.url(config);
+        let url = self.url();
         info!(models = models.join(", "), "serving on {url}");
         info!(hooks = holders.join(", "), "policies in force");
         match &config.policies.folder {

@@ -204,3 +204,42 @@ async fn no_policy_lifts_a_limit_and_a_changed_one_holds_at_once() -> Result<()>
     ensure!(client.chat("Hello").await?.status == 429);
     serving.server.stop().await
 }
+
+/// A client's request that is made of several is taken whole, or told why it can never be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_come_as_one_do_not_stand_in_each_others_way() -> Result<()> {
+    let serving = limited(TenantLimits {
+        concurrent_max: Some(2),
+        requests_per_minute: Some(100),
+        tokens_per_minute_max: Some(500),
+    })
+    .await?;
+    let client = serving.client;
+    // Each may fill the context, and both together may do that alone.
+    let mut two = chat("Hello");
+    two["n"] = json!(2);
+    let answer = client.post("/v1/chat/completions", &two).await?;
+    ensure!(answer.status == 200, "{answer:?}");
+    serving.idle().await?;
+    let inputs = |count: usize| json!({"model": "demo", "input": vec!["a"; count]});
+    let many = client.post("/v1/embeddings", &inputs(70)).await?;
+    ensure!(many.status == 200, "{many:?}");
+    ensure!(many.json()?["data"].as_array().map(Vec::len) == Some(70));
+    serving.idle().await?;
+    let mut three = chat_of(1);
+    three["n"] = json!(3);
+    let refusals = [
+        client.post("/v1/chat/completions", &three).await?,
+        client.post("/v1/embeddings", &inputs(101)).await?,
+    ];
+    for refused in refusals {
+        ensure!(refused.status == 400, "{refused:?}");
+        ensure!(code(&refused)? == "request_over_limit", "{refused:?}");
+        ensure!(refused.header("retry-after").is_empty());
+    }
+    // More are left of the minute than came at once, but not as many as these.
+    let later = client.post("/v1/embeddings", &inputs(50)).await?;
+    ensure!(later.status == 429, "{later:?}");
+    ensure!(code(&later)? == "requests_per_minute_exceeded");
+    serving.server.stop().await
+}

@@ -2,11 +2,13 @@
 
 use anyhow::{Result, ensure};
 use hyper::Method;
+use pointsman_config::{ApiKey, ModelPattern, Rights, UsableModels};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::chat;
 use pointsman_tests::serving::Serving;
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use super::{backend, executors_until, named, over, serving, serving_with};
 
@@ -66,6 +68,58 @@ async fn a_path_that_no_engine_answers_goes_to_a_server_of_the_model() -> Result
     for path in ["/admin/unknown", "/monitor/unknown"] {
         ensure!(serving.client.unchecked(Method::GET, path).await?.status == 404);
     }
+    over(serving).await
+}
+
+/// A server of two models is there, for the holder of a key for one of them, only for requests that surely name that one.
+#[tokio::test]
+async fn a_model_that_a_key_may_not_use_is_not_asked_for_in_words_that_only_servers_read() -> Result<()>
+{
+    let mock = MockBackend::start(&["open", "hidden"]).await?;
+    let serving = serving_with([backend("both", &mock)?], |config| {
+        config.keys.push(ApiKey {
+            sha256: Sha256::digest("sk-open").into(),
+            rights: Rights {
+                models: UsableModels::Listed(vec![ModelPattern::Name("open".to_owned())]),
+                ..Rights::of_tenant("default")
+            },
+        });
+    });
+    let serving = serving.await?;
+    let client = serving.client.for_others();
+    let key = ("authorization", "Bearer sk-open");
+    let more: Vec<String> = (0..1024).map(|n| format!("\"x{n}\": 0")).collect();
+    let field = "content-disposition: form-data; name=\"model\"";
+    let parts = ["open", "hidden"].map(|name| format!("--x\r\n{field}\r\n\r\n{name}\r\n"));
+    let hidden = [
+        ("application/json", "{}".to_owned()),
+        (
+            "application/json",
+            format!("{{\"model\": \"hidden\", {}}}", more.join(",")),
+        ),
+        ("application/json", "\u{feff}{\"model\": \"hidden\"}".to_owned()),
+        ("application/json", "{\"model\": \"hidden\", \"x\": NaN}".to_owned()),
+        ("multipart/form-data; boundary=x", parts.concat() + "--x--\r\n"),
+    ];
+    for path in ["/v1/messages", "/v1/responses", "/v1/audio/transcriptions"] {
+        for (content_type, body) in &hidden {
+            let headers = [key, ("content-type", content_type)];
+            let answer = client.raw(path, &headers, body.clone()).await?;
+            ensure!(answer.status == 404, "{path} {body:.40}: {answer:?}");
+        }
+        let answer = client.raw(path, &[key], "{\"model\": \"open\"}").await?;
+        ensure!(answer.status == 200, "{path}: {answer:?}");
+    }
+    // Some servers make no difference between small and large letters.
+    let mut both = chat("hello");
+    both["model"] = json!("open");
+    both["Model"] = json!("hidden");
+    for path in ["/v1/messages", "/v1/chat/completions"] {
+        let answer = client.raw(path, &[key], both.to_string()).await?;
+        let told = answer.json()?["error"]["message"].to_string();
+        ensure!(answer.status == 400 && told.contains("`Model`"), "{path}: {told}");
+    }
+    ensure!(mock.seen("/v1/messages").len() == 1 && mock.seen("/v1/chat/completions").is_empty());
     over(serving).await
 }
 

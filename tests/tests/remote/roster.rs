@@ -43,7 +43,7 @@ async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
         )
     };
     fs::write(&path, table("one", &one, ""))?;
-    let serving = of_file(&path).await?;
+    let serving = of_file(&path, Lookup::default()).await?;
     let client = serving.client;
     executors_until(client, |list| names(list) == ["one"]).await?;
     // A stream goes on at a server that the file has no more.
@@ -76,20 +76,20 @@ async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
 }
 
 /// A server with the backends of this file.
-async fn of_file(path: &Path) -> Result<Serving> {
+async fn of_file(path: &Path, lookup: Lookup) -> Result<Serving> {
     let flags = Flags {
         config: Some(path.to_owned()),
         listen: Some("127.0.0.1:0".parse()?),
         ..Flags::default()
     };
     let loaded = Config::load(&flags)?;
-    let serving = Serving::start(|config| {
+    let tune = |config: &mut Config| {
         config.local.models.clear();
         config.local.executors.clear();
         config.backends = loaded.backends;
         config.flags = flags;
-    });
-    let serving = serving.await?;
+    };
+    let serving = Serving::start_with(tune, lookup).await?;
     let found = |list: &[Value]| list.iter().all(|one| one["models"] == json!(["demo"]));
     executors_until(serving.client, found).await?;
     Ok(serving)
@@ -140,7 +140,7 @@ async fn a_backend_that_is_edited_keeps_its_models_its_streams_and_what_waits() 
         fs::write(&path, head + "poll = '50ms'\n" + more)
     };
     table("slots = 1")?;
-    let serving = of_file(&path).await?;
+    let serving = of_file(&path, Lookup::default()).await?;
     let client = serving.client;
     mock.does(Conduct::Steps(2));
     mock.allow(1);
@@ -197,7 +197,7 @@ async fn a_backend_with_another_address_is_another_server_and_nobody_notices() -
         };
         one.does(Conduct::Answers(3));
         table(&one)?;
-        let serving = of_file(&path).await?;
+        let serving = of_file(&path, Lookup::default()).await?;
         let client = serving.client;
         one.does(Conduct::Steps(2));
         let asked = one.seen("/v1/chat/completions").len();
@@ -352,6 +352,31 @@ async fn the_servers_of_a_name_come_and_go_with_its_addresses_and_no_request_is_
     for asking in asking {
         ensure!(asking.stop().await? > 5);
     }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_file_that_is_edited_while_a_name_is_unknown_keeps_its_servers() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("pointsman.toml");
+    let mock = MockBackend::start(&["demo"]).await?;
+    let name = ChangingName::default();
+    name.stands_for(&[&mock]);
+    let table = |more: &str| {
+        let host = ChangingName::NAME;
+        let head = format!("[[backends]]\nname = 'service'\nurl = 'http://{host}'\n");
+        fs::write(&path, head + "resolve = '100ms'\n" + more)
+    };
+    table("")?;
+    let serving = of_file(&path, name.lookup()).await?;
+    let executor = format!("service/{}", mock.addr());
+    name.is_unknown();
+    name.looked_up().await?;
+    table("group = 7")?;
+    let edited = |list: &[Value]| named(list, &executor)["group"] == 7;
+    let list = executors_until(serving.client, edited).await?;
+    ensure!(named(&list, &executor)["order"] == Value::Null, "{list:?}");
+    ensure!(serving.client.chat("hello").await?.status == 200);
     over(serving).await
 }
 
