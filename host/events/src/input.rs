@@ -209,7 +209,8 @@ pub enum Availability {
     /// The server takes requests.
     #[default]
     Open,
-    /// The server answers, and has no room: it is saturated, or loads a model.
+    /// The server answers, and has no room: it is saturated, or loads a model. Or it is late with its answer, while
+    /// requests of ours run there.
     Busy,
     /// The server does not answer.
     Silent,

@@ -26,6 +26,7 @@ enum Kv {
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ReportedKv {
+    /// The last report; all 0: nobody tells any more.
     report: Option<KvReport>,
     /// Blocks of each request that was placed since the report, which cannot contain them yet, and has not ended.
     placed_since: BTreeMap<RequestId, u32>,
@@ -49,17 +50,23 @@ pub struct DeviceKv {
 // === impl ReportedKv ===
 
 impl ReportedKv {
-    /// The number of all blocks; absent where nothing was ever reported.
+    /// The counts of the last report; absent where nobody tells.
+    fn counts(&self) -> Option<KvReport> {
+        self.report.filter(|report| *report != KvReport::default())
+    }
+
+    /// The number of all blocks; absent where nobody tells.
     #[inline]
     #[must_use]
     pub fn blocks_total(&self) -> Option<u32> {
-        self.report.map(|report| report.blocks_total)
+        self.counts().map(|report| report.blocks_total)
     }
 
-    /// Notes a report, which contains all that was placed before. One that is all 0 tells of none.
+    /// Notes a report, which contains all that was placed before. One that is all 0 ends what was told.
     pub fn note(&mut self, report: KvReport) {
+        let is_news = self.report.is_some() || report != KvReport::default();
         *self = Self {
-            report: Some(report).filter(|report| *report != KvReport::default()),
+            report: is_news.then_some(report),
             placed_since: BTreeMap::new(),
             placed_total: 0,
         };
@@ -78,7 +85,7 @@ impl ReportedKv {
         placed.is_some()
     }
 
-    /// The number of blocks that could be had; absent where nothing was ever reported.
+    /// The number of blocks that could be had; absent where nobody tells.
     fn available(&self) -> Option<u32> {
         let report = self.less_placed()?;
         Some(report.blocks_free.saturating_add(report.blocks_cached))
@@ -86,7 +93,7 @@ impl ReportedKv {
 
     /// The report, less what was placed since: it takes free blocks first, then cached ones.
     fn less_placed(&self) -> Option<KvReport> {
-        let report = self.report?;
+        let report = self.counts()?;
         let placed = u32::try_from(self.placed_total).unwrap_or(u32::MAX);
         let evicted = placed.saturating_sub(report.blocks_free);
         Some(KvReport {
@@ -206,8 +213,7 @@ impl DeviceKv {
         max.min(u32::try_from(blocks).unwrap_or(u32::MAX))
     }
 
-    /// The counts that policies are told of the device with this id; absent where nobody ever reported
-    /// any.
+    /// The counts of the device with this id; absent where nobody tells any.
     #[inline]
     #[must_use]
     pub fn row(&self, id: DeviceId) -> Option<rows::Device> {
@@ -222,17 +228,21 @@ impl DeviceKv {
                 host_blocks_total: self.arena.total(),
                 host_blocks_free: self.arena.free(),
             }),
-            Kv::Reported(kv) => kv.less_placed().map(|report| rows::Device {
-                id,
-                block_bytes: report.block_bytes,
-                blocks_total: report.blocks_total,
-                blocks_free: report.blocks_free,
-                blocks_cached: report.blocks_cached,
-                blocks_evicted_total: report.blocks_evicted_total,
-                host_blocks_total: 0,
-                host_blocks_free: 0,
-            }),
+            Kv::Reported(kv) => kv.less_placed().map(|report| row_of(id, report)),
         }
+    }
+
+    /// The counts that policies are told of the device with this id; absent where nobody ever told any. They are 0
+    /// where nobody does any more: a policy would go by the last ones for ever.
+    #[inline]
+    #[must_use]
+    pub fn row_told(&self, id: DeviceId) -> Option<rows::Device> {
+        let last = match &self.kv {
+            Kv::Owned(_) => None,
+            Kv::Reported(kv) => kv.report,
+        };
+        self.row(id)
+            .or_else(|| last.map(|report| row_of(id, report)))
     }
 }
 
@@ -295,5 +305,47 @@ impl DeviceKv {
         }
         self.tiers.host.note(PrefixEvent::Cleared, 0);
         self.assumed.clear()
+    }
+}
+
+/// The row of a device whose blocks somebody else manages.
+fn row_of(id: DeviceId, report: KvReport) -> rows::Device {
+    rows::Device {
+        id,
+        block_bytes: report.block_bytes,
+        blocks_total: report.blocks_total,
+        blocks_free: report.blocks_free,
+        blocks_cached: report.blocks_cached,
+        blocks_evicted_total: report.blocks_evicted_total,
+        host_blocks_total: 0,
+        host_blocks_free: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_that_end_are_told_as_0_and_those_that_never_came_are_not_told() {
+        const ID: DeviceId = DeviceId(3);
+        let mut device = DeviceKv::new(KvSpec::Remote);
+        let note = |device: &mut DeviceKv, report| {
+            let kv = device.reported_mut().expect("it is elsewhere");
+            kv.note(report);
+        };
+        note(&mut device, KvReport::default());
+        assert_eq!(device.row_told(ID), None);
+        let report = KvReport {
+            blocks_total: 8,
+            blocks_free: 5,
+            ..KvReport::default()
+        };
+        note(&mut device, report);
+        assert_eq!(device.row_told(ID), Some(row_of(ID, report)));
+        assert_eq!(device.row(ID), Some(row_of(ID, report)));
+        note(&mut device, KvReport::default());
+        assert_eq!(device.row_told(ID), Some(row_of(ID, KvReport::default())));
+        assert_eq!((device.row(ID), device.blocks_total()), (None, None));
     }
 }

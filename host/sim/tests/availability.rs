@@ -4,7 +4,7 @@ mod common;
 
 use common::{
     END, World, add_device, add_executor, arrive, executor_with, facts, is_queued, placed,
-    placements, request, seconds, steps, world_with,
+    placements, request, seconds, slots_used, steps, world_with,
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
@@ -59,6 +59,22 @@ fn an_executor_without_room_is_well_and_takes_nothing_until_it_has_some() {
     assert_eq!(seen(&world, executor), (Health::Up, false));
     assert!(world.run_out(END));
     assert!(has_finished(&world, waits));
+}
+
+/// Tests what those who choose go by: they named it for every request, however full it said it was.
+#[test]
+fn an_executor_without_room_has_no_free_slot_for_those_who_choose() {
+    let (mut world, executor) = host();
+    let told = |world: &World| {
+        let load = world.machine.executor_load(executor);
+        load.expect("it is attached").slots_used
+    };
+    is(&mut world, executor, Availability::Busy);
+    assert_eq!((told(&world), slots_used(&world, executor)), (2, 0));
+    world.update(executor, ExecutorUpdate::SlotsTotal(5));
+    assert_eq!(told(&world), 5);
+    is(&mut world, executor, Availability::Open);
+    assert_eq!(told(&world), 0);
 }
 
 #[test]

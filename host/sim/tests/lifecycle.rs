@@ -265,6 +265,42 @@ fn a_server_elsewhere_has_fewer_blocks_by_what_was_placed_there_since_its_report
     assert_eq!(told(&world), [(2, 4)], "the report has all that was placed");
 }
 
+/// Tests that a policy does not go by the last counts for ever.
+#[test]
+fn that_a_server_elsewhere_tells_of_no_blocks_any_more_is_told() {
+    let mut world = world();
+    let device = device_elsewhere(&mut world, KvSpec::Remote);
+    let kinds = RowKinds::from_iter([RowKind::Device]);
+    let mut feed = Feed::new(Needs::every(kinds));
+    // All blocks by each row that a policy is told since it was last told.
+    let told = |feed: &mut Feed, world: &World| {
+        let mut changes = Vec::new();
+        feed.changes(&world.machine.view(), kinds, &mut changes);
+        let all = changes.into_iter().filter_map(|change| {
+            let Change::Device(row) = change else {
+                return None;
+            };
+            Some(row.blocks_total)
+        });
+        all.collect::<Vec<u32>>()
+    };
+    assert_eq!(told(&mut feed, &world), [0; 0]);
+    let full = KvReport {
+        block_bytes: 1,
+        blocks_total: 8,
+        blocks_free: 0,
+        blocks_cached: 0,
+        blocks_evicted_total: 0,
+    };
+    for (report, expected) in [(full, 8), (KvReport::default(), 0)] {
+        world.input(Input::KvReported(device, report));
+        assert_eq!(told(&mut feed, &world), [expected]);
+        feed.reset();
+        assert_eq!(told(&mut feed, &world), [expected], "to one that is new");
+    }
+    assert_eq!(world.machine.devices().count(), 0);
+}
+
 /// Tests that a server which comes under an old name is not judged by what the one before it told.
 #[test]
 fn what_a_server_elsewhere_reported_is_forgotten_when_it_is_taken_away() {

@@ -253,7 +253,7 @@ fn wait_for_retry(world: &mut World) {
 /// one, where nobody can give way or is less urgent.
 #[test]
 fn a_request_that_nobody_can_give_way_to_keeps_no_other_from_having_room_made() {
-    for (preempts, priority) in [(false, 0), (true, 20)] {
+    for (preempts, priority) in [(false, 0), (true, 20), (true, 10)] {
         let mut world = world();
         let device = add_device(&mut world, 64);
         for model in [MODEL_A, MODEL_B] {

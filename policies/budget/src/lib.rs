@@ -116,6 +116,7 @@ impl Admission for Budget {
         arrivals: &[AskedRequest],
         room: u32,
     ) -> Vec<Verdict> {
+        self.queue.lines.told_until(at.now);
         let books = Books {
             mirror,
             queue: &self.queue,
@@ -164,6 +165,7 @@ impl Preemption for Budget {
     const NEEDS: Feed = Feed::FIT.union(Feed::SEQUENCES).union(Feed::TENANTS);
 
     fn evict(&mut self, mirror: &Mirror, at: Moment, shortage: &Shortage) -> Option<Eviction> {
+        self.queue.lines.told_until(at.now);
         let eviction = evict::eviction(mirror, at.now, shortage, self.rules())?;
         if shortage.cause == Cause::Slots {
             let tokens = evict::recomputed(mirror, &eviction);

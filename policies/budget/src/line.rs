@@ -5,6 +5,7 @@
 //!
 //! Rows are told before a question, and the next one may come hours after a line has moved. So those that a telling
 //! says have left are taken to have left one after the other since the telling before, at the pace that the line had then.
+//! What is told for the sake of engines says nothing of who waits, and is no such telling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,10 +33,21 @@ pub(crate) struct Lines {
     came: Vec<(Model, Urgency)>,
     /// The lines that somebody joins or leaves, by the rows that are being told.
     moved: BTreeSet<Model>,
-    /// The time that rows were told last, in microseconds.
+    /// The time up to which it is told who waits, in microseconds.
     told_at: u64,
-    /// All rows are being told again, so that one that is new may have been met before.
-    is_retold: bool,
+    telling: Telling,
+}
+
+/// The requests that wait of which rows are being told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Telling {
+    /// None: engines are asked about.
+    #[default]
+    Nobody,
+    /// The ones that changed.
+    Changed,
+    /// All of them again, so that one that is new may have been met before.
+    All,
 }
 
 /// The requests that wait for one model.
@@ -72,6 +84,9 @@ impl Lines {
         before: Option<&Request>,
         after: Option<&Request>,
     ) {
+        if self.telling == Telling::Nobody {
+            self.telling = Telling::Changed;
+        }
         if let (None, Some(request)) = (before, after) {
             self.comes(request);
         }
@@ -80,7 +95,7 @@ impl Lines {
 
     /// Forgets who waits, as all rows are told again.
     pub(crate) fn clear(&mut self) {
-        self.is_retold = true;
+        self.telling = Telling::All;
         for line in self.lines.values_mut() {
             line.waiting = Ranks::default();
             line.by_tenant.clear();
@@ -91,12 +106,16 @@ impl Lines {
     /// is how long one may wait who is in a hurry, in microseconds.
     pub(crate) fn told(&mut self, mirror: &Mirror, wait_max: u64) {
         let now = mirror.now();
+        let telling = std::mem::take(&mut self.telling);
+        if telling == Telling::Nobody {
+            return;
+        }
         for model in std::mem::take(&mut self.moved) {
             if let Some(line) = self.lines.get_mut(&model) {
                 line.settle(self.told_at, now);
             }
         }
-        if std::mem::take(&mut self.is_retold) {
+        if telling == Telling::All {
             let lines = self.lines.values_mut();
             for line in lines.filter(|line| line.waiting.0.is_empty()) {
                 line.empty_since.get_or_insert(now);
@@ -110,11 +129,16 @@ impl Lines {
                 line.meets(urgency, now, longest);
             }
         }
+        self.told_until(now);
+    }
+
+    /// Takes note that all rows of who waits are told up to `now`, in microseconds: a question is asked that reads them.
+    pub(crate) fn told_until(&mut self, now: u64) {
         self.told_at = now;
     }
 
     fn comes(&mut self, request: &Request) {
-        let is_met = self.is_retold && request.arrived <= self.told_at;
+        let is_met = self.telling == Telling::All && request.arrived <= self.told_at;
         if request.stage == Stage::Arrived && !is_met {
             self.came.push((request.model, Urgency::from(request)));
         }

@@ -1,8 +1,9 @@
 //! Routing by the cost of a request: tokens to be prefilled, less those cached, and tokens held by
 //! the sequences that decode.
 //!
-//! The executor with the least cost is chosen. With a temperature the choice is drawn, and cheaper
-//! executors are likelier. The draw follows from the seed and the request alone.
+//! The executor with the least cost is chosen, and of several the one with the fewest requests. With a
+//! temperature the choice is drawn, and cheaper executors are likelier. The draw follows from the seed and the
+//! request alone.
 //!
 //! # Not here
 //! Sessions and warm models: a session's prefix counts as far as it is cached.
@@ -36,8 +37,16 @@ pub struct KvCost {
     ranking: Ranking<Rank>,
 }
 
-/// The order of executors: a flag for degraded ones, and the cost; the least is the best.
-type Rank = (bool, u64);
+/// The order of executors; the least is the best, and of equals the one attached first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    degraded: bool,
+    /// Cost of a request, in thousandths of a token.
+    cost: u64,
+    /// Requests running, and placed but not started. At a server that tells of no blocks they cost nothing any more
+    /// once their prompts are prefilled.
+    depth: u64,
+}
 
 pointsman_sdk::reasons! {
     /// Reasons for placing a request or holding it.
@@ -87,7 +96,7 @@ impl ExecutorIndex for KvCost {
         } = self;
         ranking.update(fleet, executors, |place| {
             let cost = cost(settings, Prompt::default(), fleet, &place.executor);
-            (place.readiness().degraded, cost)
+            Rank::of(place, cost)
         });
     }
 }
@@ -150,8 +159,18 @@ impl KvCost {
         let holders = listed.iter().filter_map(|id| case.place(*id));
         holders.chain(other).min_by_key(|place| {
             let cost = cost_of(&self.settings, case, &place.executor);
-            (place.readiness().degraded, cost, place.executor.position)
+            (Rank::of(place, cost), place.executor.position)
         })
+    }
+}
+
+impl Rank {
+    fn of(place: &Place<'_>, cost: u64) -> Self {
+        Self {
+            degraded: place.readiness().degraded,
+            cost,
+            depth: place.depth(),
+        }
     }
 }
 
@@ -167,7 +186,7 @@ fn drawn<'a>(settings: &Settings, case: &Case<'a>) -> Option<Place<'a>> {
         .map(|place| cost_of(settings, case, &place.executor));
     let costs: Vec<u64> = costs.collect();
     if settings.least_wins() {
-        let least = (0..open.len()).min_by_key(|&at| costs[at])?;
+        let least = (0..open.len()).min_by_key(|&at| (costs[at], open[at].depth()))?;
         return Some(open[least]);
     }
     if open.is_empty() {

@@ -168,6 +168,26 @@ fn the_cached_prefix_draws_a_request_until_load_outweighs_it() {
     assert_eq!([ask(5), ask(6), ask(7)], [1, 0, 0]);
 }
 
+/// Tests servers that tell of no blocks: what runs there costs nothing once its prompts are prefilled.
+#[test]
+fn of_equal_costs_the_executor_with_the_fewest_requests_is_chosen() {
+    let loads = [(0, 5), (1, 4), (2, 4)].map(|(id, slots_used)| ExecutorLoad {
+        slots_used,
+        ..load(id)
+    });
+    let ask = |asked: Cached| {
+        let mut policy = policy("{}", &loads, vec![prompt(1, 160)]);
+        first(&policy.route(at(SECOND), vec![asked])[0].choice)
+    };
+    assert_eq!(ask(cached(1)), 1);
+    // Every executor is looked at where the floor is credited beyond the prompt.
+    let floor = Cached {
+        floor_tokens: 320,
+        ..cached(1)
+    };
+    assert_eq!(ask(floor), 1);
+}
+
 #[test]
 fn a_batch_counts_its_own_placements() {
     // With its blocks of 16 a prompt of 100 adds 212, one of 20 adds 52. Executor 0 has 212, then

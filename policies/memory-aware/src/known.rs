@@ -104,5 +104,8 @@ impl Known {
 /// Returns whether nothing but model, class and size tells the request from others.
 fn is_common(search: &Search<'_>) -> bool {
     let request = search.request();
-    search.may_wait && request.allowed.is_none() && request.failed_on.is_none()
+    search.may_wait
+        && request.allowed.is_none()
+        && request.failed_on.is_none()
+        && !search.case.finds_blocks_by_sharing()
 }

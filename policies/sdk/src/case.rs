@@ -5,6 +5,7 @@
 
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Place, Seat};
+use crate::held::blocks_spared;
 use crate::mirror::Mirror;
 use crate::wire::routing::{Choice, Verdict};
 use crate::wire::types::{Cached, ExecutorKind, Overlap, Request, RequestClass};
@@ -58,34 +59,35 @@ static NOTHING_CACHED: Cached = Cached {
     shared_tokens: 0,
 };
 
-/// Blocks that a placement takes on an executor that reports paged KV: for the prompt and the
-/// first token, and for all that the request may generate where nobody could make room for it later: by
-/// preempting, as the host does, or as a server elsewhere does for itself. There what it holds of the prompt takes none,
-/// and since the tokens of a prompt are a guess, nothing takes more than half of all.
+/// Blocks that a placement takes on an executor that reports paged KV, whose device has so many tokens of the prompt:
+/// for the prompt and the first token, and for all that the request may generate where nobody could make room for it
+/// later: by preempting, as the host does, or as a server elsewhere does for itself. Since the tokens of a prompt are a
+/// guess there, nothing takes more than half of all.
 #[inline]
 pub(crate) fn blocks_for(
     mirror: &Mirror,
     request: &Request,
     executor: &Executor<'_>,
-    cached_tokens: impl FnOnce() -> u64,
+    cached_tokens: u64,
 ) -> Option<u64> {
     let tokens_per_block = u64::from(executor.tokens_per_block()?);
     let bound = tokens_bound(request);
     let start = tokens_at_start(request)
         .min(bound)
         .div_ceil(tokens_per_block);
+    let spared = blocks_spared(mirror, request, executor, cached_tokens);
     if executor.info.kind == ExecutorKind::Remote {
         let device = mirror.device(executor.info.device);
         let half = device.map_or(u64::MAX, |device| {
             u64::from(device.blocks_total).div_ceil(2)
         });
-        let cached = cached_tokens() / tokens_per_block;
-        return Some(start.saturating_sub(cached).min(half));
+        return Some(start.saturating_sub(spared).min(half));
     }
-    match executor.info.preempts {
-        true => Some(start),
-        false => Some(bound.div_ceil(tokens_per_block)),
-    }
+    let blocks = match executor.info.preempts {
+        true => start,
+        false => bound.div_ceil(tokens_per_block),
+    };
+    Some(blocks.saturating_sub(spared))
 }
 
 /// Tokens of the prompt and the first output token.
@@ -169,15 +171,40 @@ impl<'a> Case<'a> {
 
     /// Blocks that a placement on an executor takes, if it reports paged KV: for
     /// [`Self::tokens`], and where sequences cannot be preempted for all that the request may
-    /// generate.
+    /// generate. Those of the prompt that sequences hold there for certain, and at a server elsewhere all that it has of
+    /// the prompt, are not taken again.
     #[must_use]
     #[inline]
     pub fn blocks_on(&self, executor: &Executor<'_>) -> Option<u64> {
-        let cached_tokens = || {
-            let overlap = self.overlap(executor.id());
-            overlap.map_or(0, |overlap| u64::from(overlap.device_tokens))
-        };
+        let cached_tokens = self.tokens_on(executor);
         blocks_for(self.fleet.mirror, self.request, executor, cached_tokens)
+    }
+
+    /// Tokens of the prompt that an executor is listed as holding in its device's memory.
+    #[inline]
+    fn tokens_on(&self, executor: &Executor<'_>) -> u64 {
+        let overlap = self.overlap(executor.id());
+        overlap.map_or(0, |overlap| u64::from(overlap.device_tokens))
+    }
+
+    /// Returns whether an executor has the blocks for the request only because it holds a part of the prompt. A
+    /// shorter request may find none then.
+    #[must_use]
+    pub fn finds_blocks_by_sharing(&self) -> bool {
+        let listed = self.cached.overlaps.iter().flatten();
+        let mut holders = listed.filter_map(|row| self.fleet.mirror.executor(row.executor));
+        holders.any(|holder| self.seat(&holder).is_ok() && self.tokens_shared(&holder) > 0)
+    }
+
+    /// Tokens of the prompt that an executor's device has, if the request finds blocks there only because of them;
+    /// otherwise 0.
+    pub(crate) fn tokens_shared(&self, executor: &Executor<'_>) -> u64 {
+        let is_by_sharing = self.lacks_blocks(executor, 0) && self.check_blocks(executor).is_ok();
+        if is_by_sharing {
+            self.tokens_on(executor)
+        } else {
+            0
+        }
     }
 
     /// Tokens of the prompt that an executor is listed as holding.
@@ -278,18 +305,25 @@ impl<'a> Case<'a> {
 
     #[inline]
     fn check_blocks(&self, executor: &Executor<'_>) -> Result<(), Obstacle> {
-        let Fleet { mirror, placed } = self.fleet;
-        let (Some(blocks), Some(device)) = (
-            self.blocks_on(executor),
-            mirror.device(executor.info.device),
-        ) else {
-            return Ok(());
-        };
-        let taken = placed.blocks(mirror, device.id);
-        if blocks.saturating_add(taken) > device.blocks_available() {
+        // What is held of a prompt is looked up only where it matters: that takes longer than all else here.
+        if self.lacks_blocks(executor, 0) && self.lacks_blocks(executor, self.tokens_on(executor)) {
             return Err(Obstacle::NoBlocks);
         }
         Ok(())
+    }
+
+    /// Returns whether an executor's device, which has so many tokens of the prompt, has too few blocks for the request.
+    #[inline]
+    fn lacks_blocks(&self, executor: &Executor<'_>, cached_tokens: u64) -> bool {
+        let Fleet { mirror, placed } = self.fleet;
+        let (Some(blocks), Some(device)) = (
+            blocks_for(mirror, self.request, executor, cached_tokens),
+            mirror.device(executor.info.device),
+        ) else {
+            return false;
+        };
+        let taken = placed.blocks(mirror, device.id);
+        blocks.saturating_add(taken) > device.blocks_available()
     }
 
     /// The latest time until which the request can be held on purpose, in microseconds; absent: the

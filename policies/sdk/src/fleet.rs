@@ -78,7 +78,8 @@ impl<'a> Fleet<'a> {
     /// Tokens of prompt and first output token that an executor may have room for: 0 where it has
     /// no place at all, `u64::MAX` where it reports no paged KV, and at a server elsewhere that has a block to give: it
     /// may hold the rest. Blocks that the batch takes are not counted, so a request with more tokens has no room there,
-    /// and one with fewer may have.
+    /// and one with fewer may have. While an index is asked where a request goes, the tokens of its prompt that are held
+    /// there are room, too.
     #[must_use]
     #[inline]
     pub fn open_tokens(self, executor: &Executor<'_>) -> u64 {
@@ -88,14 +89,15 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Tokens that the free and cached blocks of an executor's device hold, where it reports paged
-    /// KV and these are all that a request can have there.
+    /// Tokens that the free and cached blocks of an executor's device hold, and those that the request
+    /// which is being placed may share, where it reports paged KV and these are all that a request can have there.
     pub(crate) fn tokens_free(self, executor: &Executor<'_>) -> Option<u64> {
         let device = self.mirror.device(executor.info.device)?;
         let tokens_per_block = executor.tokens_per_block()?;
         let available = device.blocks_available();
         let is_all = available == 0 || executor.info.kind != ExecutorKind::Remote;
-        is_all.then(|| available * u64::from(tokens_per_block))
+        let blocks = available + self.placed.held_on(executor.id());
+        is_all.then(|| blocks * u64::from(tokens_per_block))
     }
 
     /// Requests placed on an executor: running, and placed but not started.

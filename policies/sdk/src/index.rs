@@ -1,6 +1,7 @@
 //! Indexes of executors that a policy keeps, and which executors they have to look at again.
 
 use crate::fleet::Fleet;
+use crate::held::Held;
 use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
 use crate::wire::types::Change;
@@ -10,8 +11,9 @@ use crate::wire::types::Change;
 /// A policy names its index in [`Policy::index`](crate::Policy::index). The SDK updates it at the
 /// end of every `observe` and, for a [`Router`](crate::Router), before each request of a batch.
 pub trait ExecutorIndex {
-    /// Looks at some executors again, because their rows or the placements on them have changed.
-    /// They come in any order, some of them twice; one that is not in the mirror is gone.
+    /// Looks at some executors again, because their rows or the placements on them have changed, or because the
+    /// request that is being placed would share blocks there. They come in any order, some of them twice; one
+    /// that is not in the mirror is gone.
     fn update(&mut self, fleet: Fleet<'_>, executors: &[u32]);
 
     /// Executors that a placement changes.
@@ -41,6 +43,22 @@ pub(crate) fn update_placed(
         index.update(fleet, reached(mirror, executor, reach));
     }
     placed.set_indexed();
+}
+
+/// Updates an index for the executors that have room for the request which is being placed only together with what is
+/// held of its prompt, and for those of the request before. So it finds them, and looks at no others for their sake.
+pub(crate) fn update_held(
+    index: &mut dyn ExecutorIndex,
+    mirror: &Mirror,
+    placed: &mut BatchPlacements,
+    held: Vec<Held>,
+) {
+    let before = placed.set_held(held);
+    let changed = before.iter().chain(placed.held());
+    let executors: Vec<u32> = changed.map(|held| held.executor).collect();
+    if !executors.is_empty() {
+        index.update(Fleet { mirror, placed }, &executors);
+    }
 }
 
 fn reached<'a>(mirror: &'a Mirror, executor: &'a u32, reach: Reach) -> &'a [u32] {

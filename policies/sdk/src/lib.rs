@@ -84,6 +84,7 @@ mod export;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod fleet;
+mod held;
 #[doc(hidden)]
 pub mod hooks;
 mod index;

@@ -149,7 +149,7 @@ impl Mirror {
         self.view(position, self.executors.at(position)?.1)
     }
 
-    /// The device of this id.
+    /// The device of this id; absent where nobody counts its blocks.
     #[must_use]
     #[inline]
     pub fn device(&self, id: u32) -> Option<&Device> {
@@ -313,7 +313,11 @@ impl Mirror {
             Change::ExecutorGone(id) => self.executor_gone(*id),
             Change::Residency(row) => self.residency(*row),
             Change::ResidencyGone(gone) => self.residency_gone(gone.executor, gone.model),
-            Change::Device(row) => self.devices.entry(row.id).row = Some(*row),
+            // Without blocks it is the last news of a server elsewhere, which tells of none any more.
+            Change::Device(row) => {
+                let counts = (row.blocks_total > 0).then_some(*row);
+                self.devices.entry(row.id).row = counts;
+            }
             Change::Model(row) => self.models.entry(row.id).row = Some(*row),
             Change::Tenant(row) => *self.tenants.entry(row.id) = Some(*row),
             Change::Waiting(row) => self.waiting(row),

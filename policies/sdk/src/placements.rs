@@ -7,6 +7,7 @@
 use crate::case::blocks_for;
 use crate::executor::Executor;
 use crate::fleet::Seat;
+use crate::held::Held;
 use crate::mirror::Mirror;
 use crate::wire::types::{Request, RequestClass};
 
@@ -25,6 +26,8 @@ pub struct BatchPlacements {
     ids: Vec<u32>,
     /// Length of the part of `ids` that the policy's index has been updated for.
     indexed: usize,
+    /// Executors that have room for the request which is being placed only together with what is held of its prompt.
+    held: Vec<Held>,
 }
 
 /// Placements on one executor.
@@ -59,6 +62,7 @@ pub(crate) static NOTHING_PLACED: BatchPlacements = BatchPlacements {
     models_touched: Vec::new(),
     ids: Vec::new(),
     indexed: 0,
+    held: Vec::new(),
 };
 
 // === impl BatchPlacements ===
@@ -113,6 +117,17 @@ impl BatchPlacements {
         executor: &Executor<'_>,
         seat: Seat,
     ) {
+        self.place_sharing((mirror, request), executor, seat, 0);
+    }
+
+    /// Counts a placement that found its blocks only since the executor's device has so many tokens of its prompt.
+    pub(crate) fn place_sharing(
+        &mut self,
+        (mirror, request): (&Mirror, &Request),
+        executor: &Executor<'_>,
+        seat: Seat,
+        cached_tokens: u64,
+    ) {
         self.ids.push(executor.id());
         self.positions_touched.push(executor.position);
         let placed = grown(&mut self.executors, executor.position);
@@ -131,7 +146,7 @@ impl BatchPlacements {
                 self.models_touched.push(at);
             }
         }
-        if let Some(blocks) = blocks_for(mirror, request, executor, || 0) {
+        if let Some(blocks) = blocks_for(mirror, request, executor, cached_tokens) {
             counts.blocks += blocks;
             if let Some(at) = mirror.device_position(executor.info.device) {
                 *grown(&mut self.devices, at) += blocks;
@@ -158,6 +173,24 @@ impl BatchPlacements {
 
     pub(crate) fn set_indexed(&mut self) {
         self.indexed = self.ids.len();
+    }
+
+    /// Executors that have room for the request which is being placed only together with what is held of its prompt.
+    pub(crate) fn held(&self) -> &[Held] {
+        &self.held
+    }
+
+    /// Takes these executors over. Returns those of the request before.
+    pub(crate) fn set_held(&mut self, held: Vec<Held>) -> Vec<Held> {
+        std::mem::replace(&mut self.held, held)
+    }
+
+    /// Blocks of that prompt that are held on an executor.
+    #[inline]
+    pub(crate) fn held_on(&self, executor: u32) -> u64 {
+        let mut held = self.held.iter();
+        let here = held.find(|held| held.executor == executor);
+        here.map_or(0, |held| held.blocks)
     }
 
     /// Forgets all placements.

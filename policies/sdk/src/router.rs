@@ -3,8 +3,9 @@
 use crate::case::Case;
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Place, Seat};
+use crate::held::roomy_holders;
 use crate::hooks::routing::Routing;
-use crate::index::update_placed;
+use crate::index::{update_held, update_placed};
 use crate::mirror::Mirror;
 use crate::placements::BatchPlacements;
 use crate::policy::Policy;
@@ -96,19 +97,31 @@ impl<R: Router> Routing for R {
             };
             if let Some(index) = self.index() {
                 update_placed(index, mirror, placed);
+                let held = roomy_holders(mirror, request, cached);
+                update_held(index, mirror, placed, held);
             }
             let fleet = Fleet { mirror, placed };
             let case = Case::new(fleet, request, at.now).with_cached(cached);
-            let pick = match self.choose(&case) {
-                Ok(pick) => pick,
+            let picked = self.choose(&case).map(|pick| {
+                self.picked(&case, &pick);
+                let first = pick.executors.first();
+                let executor = first.and_then(|id| mirror.executor(*id));
+                let counted = executor.map(|it| {
+                    let prefill = self.prefill_tokens(&case, &it);
+                    (it, prefill, case.tokens_shared(&it))
+                });
+                (pick, counted)
+            });
+            if let Some(index) = self.index() {
+                update_held(index, mirror, placed, Vec::new());
+            }
+            let (pick, counted) = match picked {
+                Ok(picked) => picked,
                 Err(verdict) => return verdict,
             };
-            self.picked(&case, &pick);
-            let first = pick.executors.first();
-            if let Some(executor) = first.and_then(|id| mirror.executor(*id)) {
-                let prefill_tokens = self.prefill_tokens(&case, &executor);
-                placed.place(mirror, request, &executor, pick.seat);
-                placed.add_prefill(&executor, prefill_tokens);
+            if let Some((executor, prefill, shared)) = counted {
+                placed.place_sharing((mirror, request), &executor, pick.seat, shared);
+                placed.add_prefill(&executor, prefill);
             }
             Verdict {
                 choice: Choice::Place(pick.executors),

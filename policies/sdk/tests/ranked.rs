@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 
 use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load, request};
 use pointsman_sdk::wire::routing::Choice;
-use pointsman_sdk::wire::types::{Change, ExecutorInfo, ExecutorLoad, Extent, Request};
+use pointsman_sdk::wire::types::{
+    Cached, Change, Device, ExecutorInfo, ExecutorLoad, Extent, Overlap, Request,
+};
 use pointsman_sdk::{
     ByRank, Description, Executor, Instance, NoSettings, Place, Policy, Ranked, Reach, Turns,
 };
@@ -225,4 +227,53 @@ fn a_placement_changes_the_ranks_on_its_whole_device() {
     // Each takes blocks of its device, which the neighbour has no more.
     let placed = route(&mut *policy, 1..=4);
     assert_eq!(placed, [Some(0), Some(2), Some(1), Some(3)]);
+}
+
+/// A request of whose prompt the device of executor 1 has so many tokens.
+fn held(id: u64, device_tokens: u32) -> Cached {
+    Cached {
+        overlaps: Some(vec![Overlap {
+            executor: 1,
+            device_tokens,
+            host_tokens: 0,
+            disk_tokens: 0,
+        }]),
+        ..cached(id)
+    }
+}
+
+/// The row of the device with so many free blocks.
+fn with_free(blocks_free: u32) -> Change {
+    Change::Device(Device {
+        blocks_free,
+        ..device(0)
+    })
+}
+
+/// Tests a prompt of 7 blocks on a device with 2 free ones, where others hold 5 of it, or 4.
+#[test]
+fn a_request_that_shares_blocks_goes_where_there_are_too_few_for_all_of_its_prompt() {
+    let mut policy = told(idlest::instance(), &[load(0), load(1)]);
+    policy.observe(1, Extent::SinceLast, vec![with_free(2)]);
+    let explained = policy.explain(at(1), request(9), held(9, 80));
+    let eligible: Vec<bool> = explained.iter().map(|it| it.eligible).collect();
+    assert_eq!(eligible, [false, true]);
+    let asked = vec![held(1, 64), cached(2), held(3, 80), held(4, 64)];
+    let verdicts = policy.route(at(1), asked);
+    let choices: Vec<&Choice> = verdicts.iter().map(|verdict| &verdict.choice).collect();
+    let waits = Choice::Hold(Some(1 + bounds().held_max));
+    let placed = Choice::Place(vec![1]);
+    assert_eq!(choices, [&waits, &waits, &placed, &waits]);
+}
+
+/// Tests prompts of 7 blocks on a device with 3 free ones, where others hold 5 of the one, and 6 of the other.
+#[test]
+fn requests_that_share_blocks_take_no_more_of_a_batch_than_the_rest_of_their_prompts() {
+    let mut policy = told(idlest::instance(), &[load(0), load(1)]);
+    policy.observe(1, Extent::SinceLast, vec![with_free(3)]);
+    let verdicts = policy.route(at(1), vec![held(1, 80), held(2, 96), held(3, 96)]);
+    let choices: Vec<&Choice> = verdicts.iter().map(|verdict| &verdict.choice).collect();
+    let waits = Choice::Hold(Some(1 + bounds().held_max));
+    let placed = Choice::Place(vec![1]);
+    assert_eq!(choices, [&placed, &placed, &waits]);
 }

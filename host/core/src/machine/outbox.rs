@@ -113,22 +113,17 @@ impl Outbox {
 
     /// Keeps a completion for policies that learn.
     pub(crate) fn complete(&mut self, completion: Completion) {
-        let number = self.completions.push(completion);
-        self.note(RowKey::Completion(number));
+        self.note(RowKey::Completion(self.completions.end()));
+        let all = &mut self.completions;
+        if all.kept.len() == all.kept_max {
+            all.kept.pop_front();
+            all.first += 1;
+        }
+        all.kept.push_back(completion);
     }
 }
 
 impl Completions {
-    /// Keeps a completion and returns its number.
-    fn push(&mut self, completion: Completion) -> u64 {
-        if self.kept.len() == self.kept_max {
-            self.kept.pop_front();
-            self.first += 1;
-        }
-        self.kept.push_back(completion);
-        self.end() - 1
-    }
-
     /// The number of the next completion.
     pub(super) fn end(&self) -> u64 {
         self.first + self.kept.len() as u64

@@ -61,8 +61,8 @@ impl Machine {
 
     /// The models that are on an executor: with sequences, kept loaded, or loaded by a server's word.
     pub fn residencies(&self, executor: ExecutorId) -> impl Iterator<Item = rows::Residency> {
-        let executor = self.ledger.find(executor).into_iter();
-        executor.flat_map(|executor| executor.residencies())
+        let executor = self.ledger.find(executor);
+        executor.into_iter().flat_map(Executor::residencies)
     }
 
     /// The models that were ever named, in the order of their ids.

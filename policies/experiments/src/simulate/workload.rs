@@ -224,7 +224,7 @@ fn trace(text: &str, parts: &str) -> Result<Kind> {
     let first = first.unwrap_or_default();
     if first.starts_with('{') && first.contains("\"slots\"") {
         let keys: ServegenKeys = spec::parse("servegen", parts)?;
-        let plan = keys.plan();
+        let plan = keys.plan().context("servegen")?;
         // Found out now, and not in the middle of a run.
         servegen(text, &plan)?;
         return Ok(Kind::Servegen(text.to_owned(), plan));
@@ -245,7 +245,8 @@ fn trace(text: &str, parts: &str) -> Result<Kind> {
 fn generator(name: &str, parts: &str) -> Result<Kind> {
     if name == "agents" {
         let keys: AgentsKeys = spec::parse(name, parts)?;
-        return Ok(Kind::Agents(Box::new(keys.plan())));
+        let plan = keys.plan().with_context(|| name.to_owned())?;
+        return Ok(Kind::Agents(Box::new(plan)));
     }
     let mut keys: OpenKeys = spec::parse(name, parts)?;
     if name == "bursts" {
@@ -414,11 +415,11 @@ struct AgentsKeys {
 }
 
 impl AgentsKeys {
-    fn plan(self) -> AgentsPlan {
+    fn plan(self) -> Result<AgentsPlan> {
         let plan = AgentsPlan::default();
-        AgentsPlan {
+        Ok(AgentsPlan {
             sessions: self.sessions.unwrap_or(plan.sessions),
-            rate: self.rate.unwrap_or(plan.rate),
+            rate: above_zero("rate", self.rate.unwrap_or(plan.rate))?,
             turns: self.turns.unwrap_or(plan.turns),
             shared_tokens: self.shared_tokens.unwrap_or(plan.shared_tokens),
             groups: self.groups.unwrap_or(plan.groups),
@@ -432,7 +433,7 @@ impl AgentsKeys {
             context_max: self.context_max.unwrap_or(plan.context_max),
             tenants: self.tenants.unwrap_or(plan.tenants),
             ..plan
-        }
+        })
     }
 }
 
@@ -458,13 +459,15 @@ impl Default for ServegenKeys {
 }
 
 impl ServegenKeys {
-    fn plan(self) -> ServegenPlan {
-        ServegenPlan {
+    fn plan(self) -> Result<ServegenPlan> {
+        let rate = self.rate.map(|rate| above_zero("rate", rate));
+        let factor = above_zero("flood-factor", self.flood_factor)?;
+        Ok(ServegenPlan {
             seed: 0,
-            rate: self.rate,
+            rate: rate.transpose()?,
             secs: self.lasting.0.as_secs_f64(),
-            flood: self.flood.map(|client| (client, self.flood_factor)),
-        }
+            flood: self.flood.map(|client| (client, factor)),
+        })
     }
 }
 

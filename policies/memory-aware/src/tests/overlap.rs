@@ -1,10 +1,12 @@
 //! Credit and cost against vectors worked out by hand.
 
 use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load};
-use pointsman_sdk::wire::types::{Cached, Change, ExecutorInfo, ExecutorLoad, Overlap, Request};
+use pointsman_sdk::wire::types::{
+    Cached, Change, Device, ExecutorInfo, ExecutorLoad, Overlap, Request,
+};
 use pointsman_sdk::{Case, Executor, Mirror, Residencies};
 
-use super::{Fleet, MEMORY, first, for_model, placed, used};
+use super::{Fleet, HELD, MEMORY, first, for_model, placed, slots, used};
 use crate::credit::{self, Credit, cost};
 use crate::reason::Reason;
 use crate::settings::Settings;
@@ -301,6 +303,39 @@ fn requests_of_one_batch_do_not_all_go_to_the_holder() {
     let verdicts = policy.route(at(100), vec![held(1), held(2)]);
     let firsts: Vec<u32> = verdicts.iter().map(|row| first(&row.choice)).collect();
     assert_eq!(firsts, [2, 0]);
+}
+
+/// Tests an engine where others share the 500 blocks of a system prompt, and hold all but 348 of the rest.
+#[test]
+fn a_prompt_goes_where_others_hold_most_of_it_though_there_is_no_room_for_all_of_it() {
+    let agent = |id: u64, prompt_tokens: u32| Request {
+        prompt_tokens,
+        ..for_model(id, 0)
+    };
+    let device = Device {
+        blocks_total: 2048,
+        blocks_free: 348,
+        ..device(0)
+    };
+    // The first one begins otherwise, and is in nobody's way.
+    let requests = vec![agent(1, 8100), agent(2, 8200)];
+    let fleet = Fleet::new().with(slots(0, 3), device);
+    let mut policy = fleet.policy(MEMORY, requests);
+    let held = || Cached {
+        request: 2,
+        ..asked(vec![overlap(0, 8000, 0, 0)])
+    };
+    let explained = policy.explain(at(100), agent(2, 8200), held());
+    assert!(explained[0].eligible, "{}", explained[0].note);
+    let verdicts = policy.route(at(100), vec![cached(1), held()]);
+    let said = verdicts
+        .into_iter()
+        .map(|verdict| (verdict.choice, verdict.reason));
+    let expected = [
+        (HELD, Reason::NoBlocks.index()),
+        (placed(&[0]), Reason::Overlap.index()),
+    ];
+    assert_eq!(said.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -156,31 +156,67 @@ fn at_a_server_elsewhere_half_of_all_blocks_are_enough_for_any_prompt() {
     check(of(4), Err(Obstacle::NoBlocks));
 }
 
-/// Tests a prompt of 7 blocks of 16 tokens, of which 5 are held.
+/// The fit of a prompt on an executor of this kind, whose device has so many tokens of it, and so many free and cached
+/// blocks of 16; true if it fits by sharing alone.
+fn fit_held(
+    kind: ExecutorKind,
+    (prompt_tokens, device_tokens): (u32, u32),
+    (blocks_free, blocks_cached): (u32, u32),
+) -> (Result<Seat, Obstacle>, bool) {
+    let mut held = setup();
+    held.info.kind = kind;
+    held.device.blocks_free = blocks_free;
+    held.device.blocks_cached = blocks_cached;
+    held.request.prompt_tokens = prompt_tokens;
+    let mirror = held.mirror();
+    let overlap = Overlap {
+        executor: 0,
+        device_tokens,
+        host_tokens: 0,
+        disk_tokens: 0,
+    };
+    let cached = Cached {
+        overlaps: Some(vec![overlap]),
+        ..super::NOTHING_CACHED
+    };
+    let case = Case::new(Fleet::from(&mirror), &held.request, 100).with_cached(&cached);
+    let executor = mirror.executor(0).expect("its rows are there");
+    let fit = case.fit(&executor);
+    let unshared = Case::new(Fleet::from(&mirror), &held.request, 100).fit(&executor);
+    let is_by_sharing = fit.is_ok() && unshared.is_err();
+    assert_eq!(case.finds_blocks_by_sharing(), is_by_sharing);
+    (fit, is_by_sharing)
+}
+
+/// Tests a prompt of 7 blocks, of which the device has 5. The host would place it: what nobody holds is cached, so that
+/// others hold as many as are more than the cached ones.
 #[test]
-fn what_a_server_elsewhere_holds_of_a_prompt_takes_no_blocks_there() {
-    for (kind, expected) in [
-        (ExecutorKind::Remote, Ok(Seat::Slot)),
-        (ExecutorKind::Simulated, Err(Obstacle::NoBlocks)),
-    ] {
-        let mut held = setup();
-        held.info.kind = kind;
-        held.device.blocks_free = 2;
-        held.request.prompt_tokens = 100;
-        let mirror = held.mirror();
-        let overlap = Overlap {
-            executor: 0,
-            device_tokens: 80,
-            host_tokens: 0,
-            disk_tokens: 0,
-        };
-        let cached = Cached {
-            overlaps: Some(vec![overlap]),
-            ..super::NOTHING_CACHED
-        };
-        let case = Case::new(Fleet::from(&mirror), &held.request, 100).with_cached(&cached);
-        let executor = mirror.executor(0).expect("its rows are there");
-        assert_eq!(case.fit(&executor), expected);
+fn what_others_hold_of_a_prompt_takes_no_blocks() {
+    const ENGINE: ExecutorKind = ExecutorKind::Simulated;
+    for kind in [ExecutorKind::Remote, ENGINE] {
+        assert_eq!(fit_held(kind, (100, 80), (2, 0)), (Ok(Seat::Slot), true));
+        assert_eq!(
+            fit_held(kind, (100, 80), (1, 0)),
+            (Err(Obstacle::NoBlocks), false)
+        );
+    }
+    // Of these five no more than two are held by nobody.
+    assert_eq!(fit_held(ENGINE, (100, 80), (2, 2)), (Ok(Seat::Slot), true));
+    assert_eq!(
+        fit_held(ENGINE, (100, 80), (1, 2)),
+        (Err(Obstacle::NoBlocks), false)
+    );
+    assert_eq!(fit_held(ENGINE, (100, 80), (0, 7)), (Ok(Seat::Slot), false));
+}
+
+#[test]
+fn the_block_of_the_last_prompt_token_is_not_shared() {
+    for kind in [ExecutorKind::Remote, ExecutorKind::Simulated] {
+        assert_eq!(fit_held(kind, (80, 80), (2, 0)), (Ok(Seat::Slot), true));
+        assert_eq!(
+            fit_held(kind, (80, 80), (1, 0)),
+            (Err(Obstacle::NoBlocks), false)
+        );
     }
 }
 

@@ -3,6 +3,8 @@
 use crate::case::Case;
 use crate::export::component::Host;
 use crate::fleet::Fleet;
+use crate::held::roomy_holders;
+use crate::index::update_held;
 use crate::needs::Ask;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
@@ -68,9 +70,17 @@ impl<P: Explanation> Runtime<P> {
         request: &Request,
         cached: &Cached,
     ) -> Vec<wire::Candidate> {
-        let (policy, mirror, _) = self.reading(P::NEEDS);
+        let (policy, mirror, placed) = self.reading(P::NEEDS);
+        if let Some(index) = policy.index() {
+            let held = roomy_holders(mirror, request, cached);
+            update_held(index, mirror, placed, held);
+        }
         let case = Case::new(Fleet::from(mirror), request, at.now);
-        policy.explain(&case.with_cached(cached))
+        let candidates = policy.explain(&case.with_cached(cached));
+        if let Some(index) = policy.index() {
+            update_held(index, mirror, placed, Vec::new());
+        }
+        candidates
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Mirror;
 use crate::fixture::{device, executor, load, model, request, residency, sequence, tenant};
 use crate::wire::types::{
-    Change, ExecutorInfo, ExecutorLoad, Extent, Name, NameKind, Presence, Request, Sequence,
+    Change, Device, ExecutorInfo, ExecutorLoad, Extent, Name, NameKind, Presence, Request, Sequence,
 };
 
 fn mirror(changes: Vec<Change>) -> Mirror {
@@ -68,6 +68,22 @@ fn everything_forgets_what_came_before() {
     assert_eq!(mirror.requests().count(), 0);
     assert_eq!(mirror.sequences().count(), 0);
     assert_eq!(mirror.presences(0).count(), 0);
+}
+
+#[test]
+fn a_device_of_which_no_blocks_are_told_any_more_is_forgotten() {
+    let mut mirror = fleet();
+    let ended = Device {
+        blocks_total: 0,
+        blocks_free: 0,
+        ..device(0)
+    };
+    add(&mut mirror, vec![Change::Device(ended)]);
+    assert!(mirror.device(0).is_none());
+    assert_eq!(mirror.devices().count(), 0);
+    assert_eq!(mirror.executors_on(0).count(), 2, "they stay there");
+    add(&mut mirror, vec![Change::Device(device(0))]);
+    assert_eq!(mirror.device(0), Some(&device(0)));
 }
 
 #[test]

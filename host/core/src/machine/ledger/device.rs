@@ -77,7 +77,7 @@ impl Device {
         self.memory.available_for(prefix)
     }
 
-    /// The counts that policies are told; absent where nobody ever reported any.
+    /// The counts of its memory; absent where nobody reports any.
     pub(crate) fn row(&self) -> Option<rows::Device> {
         self.memory.row(self.id)
     }

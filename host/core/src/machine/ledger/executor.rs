@@ -268,12 +268,11 @@ impl Executor {
         self.faults.start(request);
     }
 
-    /// Slots that are in use or closed by its faults, for those who choose among executors: they see as many
-    /// free ones as there are to take.
+    /// Slots that are in use or closed, for those who choose among executors: they see as many free ones as
+    /// [`Self::slots_free`] has.
     pub(super) fn slots_used_or_closed(&self) -> u32 {
-        let free = self.spec.slots_total.saturating_sub(self.slots_used());
-        let closed = free.saturating_sub(self.faults.starts_max(&self.slots));
-        self.slots_used() + closed
+        let not_free = self.spec.slots_total.saturating_sub(self.slots_free());
+        self.slots_used().max(not_free)
     }
 
     pub(crate) fn has_queue_room(&self, class: RequestClass) -> bool {

@@ -376,7 +376,11 @@ impl Ledger {
         if left.executors.is_empty()
             && let Some(told) = left.memory.reported_mut()
         {
+            let has_told = told.blocks_total().is_some();
             told.note(KvReport::default());
+            if has_told {
+                self.touch_device(device, out);
+            }
         }
         self.sets.open.remove(&id);
         out.timers.arm(Timer::Executor(id), None);

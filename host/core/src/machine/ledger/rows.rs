@@ -4,11 +4,11 @@ use pointsman_events::rows::{self, Change, ExecutorLoad};
 use pointsman_events::{DeviceId, ModelId, RowKind, RowKinds, TenantId};
 
 use super::models::{ModelUse, TenantUse};
-use super::{Device, Executor, Ledger};
+use super::{Executor, Ledger};
 
 impl Ledger {
     pub(crate) fn device_row(&self, id: DeviceId) -> Option<rows::Device> {
-        self.find_device(id)?.row()
+        self.find_device(id)?.memory.row_told(id)
     }
 
     /// The load of an executor.
@@ -41,8 +41,9 @@ impl Ledger {
     /// Adds every row there is of these kinds.
     pub(crate) fn all_rows(&self, kinds: RowKinds, out: &mut Vec<Change>) {
         if kinds.contains(RowKind::Device) {
-            let devices = self.devices.iter().filter_map(Device::row);
-            out.extend(devices.map(Change::Device));
+            let devices = self.devices.iter();
+            let told = devices.filter_map(|device| device.memory.row_told(device.id));
+            out.extend(told.map(Change::Device));
         }
         if kinds.contains(RowKind::Model) {
             out.extend(self.model_rows().map(Change::Model));

@@ -41,13 +41,11 @@ impl OngoingRound<'_> {
                 let reason = verdict.reason;
                 self.admit(*id, verdict.choice, Decided { author, reason })
             });
-            match admitted {
-                Some(Ok(())) => {}
-                Some(Err(cause)) => {
-                    self.refuse(author, Hook::Admission, cause.of(*id));
-                    self.admit_otherwise(*id, otherwise);
-                }
-                None => self.admit_otherwise(*id, otherwise),
+            if let Some(Err(cause)) = admitted {
+                self.refuse(author, Hook::Admission, cause.of(*id));
+            }
+            if admitted != Some(Ok(())) {
+                self.admit_otherwise(*id, otherwise);
             }
         }
     }
@@ -63,13 +61,11 @@ impl OngoingRound<'_> {
         if author == Author::BuiltIn {
             return verdicts;
         }
-        match check_count(expected, verdicts.len()) {
-            Ok(()) => verdicts,
-            Err(refusal) => {
-                self.refuse(author, hook, refusal);
-                Vec::new()
-            }
-        }
+        let Err(refusal) = check_count(expected, verdicts.len()) else {
+            return verdicts;
+        };
+        self.refuse(author, hook, refusal);
+        Vec::new()
     }
 
     fn admit(
@@ -78,7 +74,7 @@ impl OngoingRound<'_> {
         choice: admission::Choice,
         by: Decided,
     ) -> Result<(), RefusalCause> {
-        use admission::{Choice, Displacement};
+        use admission::Choice;
         // A client that may wait outside is let in at once where there is room inside.
         let choice = match choice {
             Choice::Park if self.room() > 0 => Choice::Admit,
@@ -99,11 +95,9 @@ impl OngoingRound<'_> {
             Choice::Shed(retry_after) => {
                 self.turn_away(id, RefusedWhy::NoRoom { retry_after }, by);
             }
-            Choice::Displace(Displacement {
-                request,
-                retry_after,
-            }) => {
-                self.turn_away(request, RefusedWhy::Displaced { retry_after }, by);
+            Choice::Displace(other) => {
+                let retry_after = other.retry_after;
+                self.turn_away(other.request, RefusedWhy::Displaced { retry_after }, by);
                 self.machine.out.fact(Fact::Admitted(id, by));
                 self.enqueue(id);
             }

@@ -13,6 +13,7 @@
 //! After an answer that freed nothing a class is not asked about for `evict-retry`, unless a more
 //! urgent request comes.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use pointsman_events::rows::RequestClass;
@@ -102,8 +103,8 @@ impl OngoingRound<'_> {
             return gate;
         };
         let priority = Some(needy.row.priority);
-        let fact = Fact::Short(shortage.needy, shortage.cause);
-        self.machine.out.fact(fact);
+        let short = Fact::Short(shortage.needy, shortage.cause);
+        self.machine.out.fact(short);
         if self.ask_evict(&shortage, Insistence::MoreUrgentOnly) {
             EvictGate::default()
         } else {
@@ -130,8 +131,8 @@ impl OngoingRound<'_> {
             return false;
         }
         let reason = eviction.reason;
-        let by = Decided { author, reason };
-        self.machine.evict(shortage, &eviction, by);
+        self.machine
+            .evict(shortage, &eviction, Decided { author, reason });
         true
     }
 }
@@ -175,38 +176,42 @@ impl Machine {
         unplaceable.map(Request::id).collect()
     }
 
-    /// The first of these waiting requests to which somebody could give way who is no more urgent: on
-    /// an executor, or on its device where the request lacks blocks alone. If there is no such one, the
-    /// first of all is the one that is short.
+    /// The first of these waiting requests to which somebody less urgent could give way: on an executor,
+    /// or on its device where the request lacks blocks alone. If there is no such one, the first to
+    /// which somebody as urgent could, and else the first of all.
     fn neediest(&self, ordered: &[RequestId]) -> Option<&Request> {
         let (mut on_executor, mut on_device) = (BTreeMap::new(), BTreeMap::new());
         for (urgency, id) in &self.ledger.sets().preemptible {
-            let executor = self.requests[*id].placement().executor;
-            on_executor.entry(executor).or_insert(*urgency);
-            let device = self.ledger[executor].spec.device;
-            on_device.entry(device).or_insert(*urgency);
+            let executor = &self.ledger[self.requests[*id].placement().executor];
+            on_executor.entry(executor.id).or_insert(*urgency);
+            on_device.entry(executor.spec.device).or_insert(*urgency);
         }
-        let gives_way = |needy: &Request, at: &Executor| {
-            let least = match check_place(&self.ledger, needy, at) {
+        let least_urgent =
+            |needy: &Request, at: &Executor| match check_place(&self.ledger, needy, at) {
                 Err(RefusalCause::NoSlot | RefusalCause::ModelsMax) => on_executor.get(&at.id),
                 Err(RefusalCause::NoBlocks { .. }) => on_device.get(&at.spec.device),
                 Ok(_) | Err(_) => None,
             };
-            least.is_some_and(|least| *least <= needy.urgency())
-        };
-        // The length from which on nobody gives way to requests that are alike.
+        // The length from which on nobody less urgent gives way to requests that are alike.
         let mut hopeless = BTreeMap::new();
+        let mut first = None;
         for needy in ordered.iter().map(|id| &self.requests[*id]) {
             let (row, length) = (&needy.row, needy.tokens_bound());
-            let kind = (row.model, row.priority, &row.allowed, &row.failed_on);
+            let kind = (row.model, needy.urgency(), &row.allowed, &row.failed_on);
             let shortest = hopeless.entry(kind).or_insert(u64::MAX);
-            let may_run = length < *shortest && self.ledger.can_run(row.model).is_ok();
-            if may_run && self.ledger.executors().any(|at| gives_way(needy, at)) {
-                return Some(needy);
+            if length >= *shortest || self.ledger.can_run(row.model).is_err() {
+                continue;
             }
-            *shortest = length.min(*shortest);
+            let executors = self.ledger.executors();
+            let least = executors.filter_map(|at| least_urgent(needy, at)).min();
+            match least.map(|least| least.cmp(&needy.urgency())) {
+                Some(Ordering::Less) => return Some(needy),
+                Some(Ordering::Equal) => first = first.or(Some(needy)),
+                Some(Ordering::Greater) | None => {}
+            }
+            *shortest = length;
         }
-        ordered.first().map(|id| &self.requests[*id])
+        first.or_else(|| ordered.first().map(|id| &self.requests[*id]))
     }
 
     /// The room that a waiting request lacks: a slot if that is all somewhere, else blocks, else a

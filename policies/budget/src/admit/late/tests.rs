@@ -3,8 +3,9 @@
 use std::ops::RangeInclusive;
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{SECOND, asked, at, bounds, request, tenant};
+use pointsman_sdk::fixture::{SECOND, asked, at, bounds, load, request, tenant};
 use pointsman_sdk::wire::admission::{Choice, Verdict};
+use pointsman_sdk::wire::preemption::{Cause, Shortage};
 use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass, Stage, Tenant};
 
 use crate::admit::CHECKS_MAX;
@@ -436,12 +437,19 @@ fn who_finds_nobody_waiting_makes_no_surge() {
     assert_eq!(verdict.choice, Choice::Admit);
 }
 
-/// The line of 24 leaves, one each second, while nothing is asked. Then forty are there, and one that may wait for twenty seconds.
+/// Tells the policy what it is told before a question about engines.
+fn tell_of_engines(now: u64, policy: &mut dyn Instance) {
+    policy.observe(now, Extent::SinceLast, vec![Change::Load(load(0))]);
+}
+
+/// The line of 24 leaves, one each second, while nothing but engines is asked about. Then forty are there, and one that may wait
+/// for twenty seconds.
 #[test]
 fn a_line_that_left_while_nothing_was_asked_has_ended_after_a_while() {
     let verdict = |secs: u64, is_turned: bool| {
         let mut policy = policy("{}");
         let now = NOW + secs * SECOND;
+        tell_of_engines(now - SECOND, &mut *policy);
         let gone = (LEFT + 1..=LEFT + 24).map(Change::WaitingGone);
         let came = (200..240).map(|id| Change::Waiting(waiting(BUSY, id)));
         let mut rows: Vec<Change> = gone.chain(came).collect();
@@ -464,7 +472,32 @@ fn a_line_that_left_while_nothing_was_asked_has_ended_after_a_while() {
     }
 }
 
-/// A surge of an hour ago, whose last requests left while nothing was asked.
+/// The same line, of which all were there when a sequence lacked a block, five seconds before.
+#[test]
+fn who_waited_when_victims_were_asked_for_has_not_left_before() {
+    let mut policy = policy("{}");
+    let lacks = Shortage {
+        cause: Cause::Blocks,
+        needy: 1,
+        executor: None,
+        blocks: 1,
+    };
+    let victims = policy.evict(at(NOW + 25 * SECOND), lacks);
+    assert!(victims.is_none());
+    let now = NOW + 30 * SECOND;
+    let gone = (LEFT + 1..=LEFT + 24).map(Change::WaitingGone);
+    let came = (200..240).map(|id| Change::Waiting(waiting(BUSY, id)));
+    policy.observe(now, Extent::SinceLast, gone.chain(came).collect());
+    let new = Request {
+        arrived: now,
+        deadline: Some(now + 20 * SECOND),
+        ..arrival(BUSY, 0)
+    };
+    // It goes on, and 24 have left within thirty seconds: forty would take fifty.
+    assert_eq!(verdict_at(now, &mut *policy, new).choice, Choice::Shed(30));
+}
+
+/// A surge of an hour ago, whose last requests left while nothing but engines was asked about.
 #[test]
 fn a_surge_ends_with_its_line_though_nothing_is_asked_meanwhile() {
     let mut policy = configured("{}");
@@ -487,6 +520,7 @@ fn a_surge_ends_with_its_line_though_nothing_is_asked_meanwhile() {
     let surging = verdict_at(31 * SECOND, &mut *policy, hurried_at(31 * SECOND));
     assert_eq!(surging.reason, Reason::Surge.index());
     let now = 3631 * SECOND;
+    tell_of_engines(now - SECOND, &mut *policy);
     let gone = (120..200).map(Change::WaitingGone);
     let came = (300..340).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
     policy.observe(now, Extent::SinceLast, gone.chain(came).collect());

@@ -107,6 +107,7 @@ fn keys_that_would_say_nothing_and_rates_without_requests_are_refused() {
             "bursts: flood-lasting and flood-factor say nothing without flood-from: add flood-from=30s",
         ),
         ("poisson:rate=0", "poisson: rate must be above 0, not 0"),
+        ("agents:rate=0", "agents: rate must be above 0, not 0"),
         ("poisson:rate=inf", "poisson: rate must be above 0, not inf"),
         (
             "bursts:burst-factor=-1",
