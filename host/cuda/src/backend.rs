@@ -86,9 +86,11 @@ impl Begun {
     fn on(device: &CudaDevice) -> Result<Self, DeviceError> {
         let _quiet = quiet();
         let life = device.life()?;
+        let swaps = life.heard(Swaps::new(&life))?;
+        let stream = life.heard(life.context.new_stream().map_err(failed))?;
         Ok(Self {
-            swaps: Swaps::new(&life)?,
-            stream: life.context.new_stream().map_err(failed)?,
+            swaps,
+            stream,
             life,
         })
     }
@@ -154,7 +156,7 @@ impl CudaBackend {
         }
         let begun = EndsQuietly::new(Begun::on(device)?);
         // It may take long, and steps of others are recorded meanwhile.
-        let on_device = begun.life.model(&model, tell)?;
+        let on_device = begun.life.heard(begun.life.model(&model, tell))?;
         let quiet = quiet();
         // Should cuBLAS fail, it ends before the others may go on.
         let on_device = on_device;
@@ -163,7 +165,7 @@ impl CudaBackend {
             stream,
             swaps,
         } = begun.into_inner(&quiet);
-        let (handle, memory) = begin_blas(&stream)?;
+        let (handle, memory) = life.heard(begin_blas(&stream))?;
         Ok(Self {
             open: model,
             shape,
@@ -208,7 +210,7 @@ impl CudaBackend {
 
     /// Copies a step to the device, and finds out how it is to be made.
     pub(crate) fn begin(&mut self, input: &InputBatch) -> Result<(InputAt, Way), DeviceError> {
-        self.life.context.bind_to_thread().map_err(failed)?;
+        self.life.bind()?;
         let at = InputAt::copy(&mut self.input, &self.stream, input)?;
         self.chooser.expect(input.copied()..at.wanted);
         self.hidden = at.hidden;
@@ -312,7 +314,7 @@ impl CudaBackend {
         choices: &[TokenChoice<'_>],
         possible: PossibleTokens<'_>,
     ) -> Result<Vec<Option<u32>>, DeviceError> {
-        self.life.context.bind_to_thread().map_err(failed)?;
+        self.life.bind()?;
         let rows = LogitRows {
             address: self.activations.logits.address(&self.stream),
             size: self.open.config().vocab_size,
@@ -326,7 +328,7 @@ impl CudaBackend {
     }
 
     fn fetch_hidden(&self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
-        self.life.context.bind_to_thread().map_err(failed)?;
+        self.life.bind()?;
         // A row has an even number of numbers, and two of them have 32 bits.
         let mut pairs = vec![0_u32; self.hidden * self.hidden_size() / 2];
         self.activations
@@ -359,7 +361,7 @@ impl CudaBackend {
     /// # Errors
     /// If the device fails.
     pub fn weights(&self) -> Result<Llama<Vec<u16>, Vec<f32>>, DeviceError> {
-        self.life.context.bind_to_thread().map_err(failed)?;
+        self.life.bind()?;
         let mut back = weights::CopyBack(&self.stream);
         self.model.weights.made(&mut back)
     }
@@ -395,8 +397,9 @@ impl Drop for CudaBackend {
         self.leave();
         // The pool and the weights, which are not the stream's, may go next. A context that is lost has nothing under
         // way, and says so.
-        let waited = self.stream.synchronize();
-        self.life.context.record_err(waited);
+        if self.stream.synchronize().is_err() {
+            self.life.look();
+        }
         // SAFETY: nothing uses them afterwards.
         unsafe { ManuallyDrop::drop(&mut self.swaps) };
         // SAFETY: the same.
@@ -433,10 +436,7 @@ impl Backend for CudaBackend {
 
     fn forward(&mut self, chunks: &[Chunk<'_>], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
         let done = self.run(chunks, logits);
-        if done.is_err() {
-            self.life.lose();
-        }
-        done
+        self.life.heard(done)
     }
 
     fn hidden_size(&self) -> usize {
@@ -444,11 +444,7 @@ impl Backend for CudaBackend {
     }
 
     fn hidden(&mut self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
-        let done = self.fetch_hidden(hidden);
-        if done.is_err() {
-            self.life.lose();
-        }
-        done
+        self.life.heard(self.fetch_hidden(hidden))
     }
 
     fn chooser(&mut self) -> Option<&mut dyn TokenChooser> {
@@ -461,18 +457,12 @@ impl Backend for CudaBackend {
         copies: &[BlockCopy],
     ) -> Result<SwapTicket, DeviceError> {
         let begun = self.swaps.begin(&self.stream, (direction, copies));
-        if begun.is_err() {
-            self.life.lose();
-        }
-        begun
+        self.life.heard(begun)
     }
 
     fn swapped(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
         let done = self.swaps.done(wait);
-        if done.is_err() {
-            self.life.lose();
-        }
-        done
+        self.life.heard(done)
     }
 }
 
@@ -483,9 +473,6 @@ impl TokenChooser for CudaBackend {
         possible: PossibleTokens<'_>,
     ) -> Result<Vec<Option<u32>>, DeviceError> {
         let chosen = self.choose_now(choices, possible);
-        if chosen.is_err() {
-            self.life.lose();
-        }
-        chosen
+        self.life.heard(chosen)
     }
 }

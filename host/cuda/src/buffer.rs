@@ -33,8 +33,7 @@ impl Rows {
             .is_none_or(|memory| memory.len() < bytes)
         {
             self.memory = None;
-            // A step is seldom as large as the one before: so that memory is not asked for in each.
-            self.memory = Some(alloc(stream, bytes.next_power_of_two())?);
+            self.memory = Some(alloc(stream, room_for(bytes))?);
             self.taken += 1;
         }
         Ok(self.address(stream))
@@ -69,6 +68,12 @@ impl Rows {
         let view = view.ok_or_else(|| DeviceError("rows are missing".to_owned()))?;
         stream.memcpy_dtoh(&view, numbers).map_err(failed)
     }
+}
+
+/// The room that is taken where so much is needed. A step is seldom as large as the one before, and memory is not to be
+/// asked for in each.
+pub(crate) fn room_for(needed: usize) -> usize {
+    needed.next_power_of_two()
 }
 
 /// Takes memory, of whatever content.

@@ -2,7 +2,14 @@
 //!
 //! An error that CUDA calls sticky takes the whole context: memory, weights and pool. Each backend then
 //! fails, lets go of the life it had, and the last one to go ends it; the next backend that is made
-//! begins another.
+//! begins another. Any other error is its backend's alone, such as memory that is missing, or a link to another device
+//! that fails.
+//!
+//! # Invariants
+//! Held by `tests/lives.rs`.
+//! 1. A life is lost only where the driver says so of its context
+//!    (`an_error_that_leaves_the_device_as_it_was_is_of_one_backend_alone`).
+//! 2. No backend computes anything on a life that is lost (`a_lost_device_begins_anew_once_all_have_let_go_of_it`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,8 +31,20 @@ use crate::weights::{DeviceModel, weight_bytes};
 pub struct CudaDevice {
     info: DeviceInfo,
     blocks: KvBlocks,
-    life: Mutex<Weak<ContextLife>>,
+    life: Mutex<LastLife>,
 }
+
+/// The last life of a device that was begun.
+#[derive(Debug, Default)]
+struct LastLife {
+    life: Weak<ContextLife>,
+    loss: Loss,
+}
+
+/// The loss of a life, if it is lost. It is apart from the life, so that a look at it does not keep the life: that ends only
+/// while others are quiet.
+#[derive(Clone, Debug, Default)]
+struct Loss(Arc<AtomicBool>);
 
 /// A context on the device, and what lives as long.
 #[derive(Debug)]
@@ -39,7 +58,7 @@ pub(crate) struct ContextLife {
     /// The models on the device, by their open files. Held while one is loaded: others wait for that, so that
     /// no two are loaded at once, nor one twice.
     models: Mutex<Vec<(Weak<OpenModel>, Weak<DeviceModel>)>>,
-    lost: AtomicBool,
+    loss: Loss,
 }
 
 impl CudaDevice {
@@ -77,18 +96,41 @@ impl CudaDevice {
 
     /// The device's life, or a new one where none is left.
     pub(crate) fn life(&self) -> Result<Arc<ContextLife>, DeviceError> {
-        let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(life) = life.upgrade() {
-            if life.lost.load(Ordering::Relaxed) {
-                let still =
-                    "the device was lost, and another executor on it has not let go of it yet";
-                return Err(DeviceError(still.to_owned()));
-            }
+        let mut last = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(life) = last.life.upgrade() {
+            life.loss.check()?;
             return Ok(life);
         }
         let begun = Arc::new(ContextLife::begin(self.info.ordinal, self.blocks)?);
-        *life = Arc::downgrade(&begun);
+        *last = LastLife {
+            life: Arc::downgrade(&begun),
+            loss: begun.loss.clone(),
+        };
         Ok(begun)
+    }
+
+    /// Checks that no life of the device is lost and kept by backends nevertheless.
+    pub(crate) fn check_life(&self) -> Result<(), DeviceError> {
+        let last = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        match last.life.strong_count() {
+            0 => Ok(()),
+            _ => last.loss.check(),
+        }
+    }
+}
+
+impl Loss {
+    fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        match self.0.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(DeviceError(
+                "the device was lost, and an executor on it has not let go of it yet".to_owned(),
+            )),
+        }
     }
 }
 
@@ -114,7 +156,7 @@ impl ContextLife {
             module,
             pool,
             models: Mutex::default(),
-            lost: AtomicBool::new(false),
+            loss: Loss::default(),
         })
     }
 
@@ -144,9 +186,25 @@ impl ContextLife {
         Ok(there)
     }
 
-    /// Notes that the context is lost: no further backend gets it.
-    pub(crate) fn lose(&self) {
-        self.lost.store(true, Ordering::Relaxed);
+    /// Has this thread use the context, unless it is lost.
+    pub(crate) fn bind(&self) -> Result<(), DeviceError> {
+        self.loss.check()?;
+        self.context.bind_to_thread().map_err(failed)
+    }
+
+    /// Returns a result; where it is a failure, finds out first whether the context is lost with it.
+    pub(crate) fn heard<T>(&self, done: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        done.inspect_err(|_| self.look())
+    }
+
+    /// Notes that the context is lost, if it is: no further backend gets it then. An error that CUDA calls sticky comes
+    /// again whatever is asked, as often as it is; one that a destructor has left behind comes once.
+    pub(crate) fn look(&self) {
+        // Its stream has nothing to do, so that nobody is waited for.
+        let stream = self.pool.stream();
+        if stream.synchronize().is_err() && stream.synchronize().is_err() {
+            self.loss.note();
+        }
     }
 }
 

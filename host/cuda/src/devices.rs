@@ -6,10 +6,11 @@ use pointsman_engine::backend::{Backend, DeviceError, KvBlocks, KvShape};
 use pointsman_model::open::{LoadProgress, OpenModel};
 use pointsman_model::split::Rank;
 
-use crate::backend::{BLAS_BYTES, CudaBackend};
+use crate::backend::CudaBackend;
 use crate::device::CudaDevice;
 use crate::probe::{self, NoDevice};
 use crate::ranks::{CudaRanks, RanksBackend};
+use crate::step::StepSize;
 use crate::weights::weight_bytes;
 
 /// One CUDA device or several, with a KV pool.
@@ -28,8 +29,19 @@ pub struct Room {
     pub ordinal: usize,
     /// Bytes that are free.
     pub free: u64,
-    /// Bytes of these that models take, and the memory that they are computed in.
-    pub taken: u64,
+    /// Bytes of these that models take.
+    pub models: u64,
+    /// Bytes that the largest steps of executors take, and the memory of cuBLAS.
+    pub steps: u64,
+}
+
+/// A model that devices are to compute.
+#[derive(Clone, Debug)]
+pub struct ComputedModel<'a> {
+    /// The model.
+    pub model: &'a OpenModel,
+    /// The largest step of each executor that serves it.
+    pub executors: Vec<StepSize>,
 }
 
 impl CudaDevices {
@@ -55,23 +67,27 @@ impl CudaDevices {
         }
     }
 
-    /// The memory of the device that has least left for KV blocks beside its part of `models`.
+    /// The memory of the device that has least left for KV blocks beside its part of `models`, and of their steps.
     ///
     /// # Errors
     /// If a device cannot be used, or a model cannot be split over them.
-    pub fn room(ordinals: &[usize], models: &[&OpenModel]) -> Result<Room, DeviceError> {
+    pub fn room(ordinals: &[usize], models: &[ComputedModel<'_>]) -> Result<Room, DeviceError> {
         let ranks = ordinals.iter().zip(Rank::all(ordinals.len()));
         let rooms = ranks.map(|(ordinal, rank)| {
-            let parts = models.iter().map(|model| model.part(rank));
-            let taken = parts.map(|part| {
-                let part = part.map_err(|error| DeviceError(error.to_string()))?;
-                Ok(weight_bytes(&part) + BLAS_BYTES as u64)
-            });
-            Ok(Room {
+            let mut room = Room {
                 ordinal: *ordinal,
                 free: CudaDevice::free_bytes(*ordinal)?,
-                taken: taken.sum::<Result<_, DeviceError>>()?,
-            })
+                models: 0,
+                steps: 0,
+            };
+            for ComputedModel { model, executors } in models {
+                let part = model.part(rank);
+                let part = part.map_err(|error| DeviceError(error.to_string()))?;
+                let steps = executors.iter().map(|largest| largest.bytes(&part, rank));
+                room.models += weight_bytes(&part);
+                room.steps += steps.sum::<u64>();
+            }
+            Ok(room)
         });
         let rooms: Vec<Room> = rooms.collect::<Result<_, DeviceError>>()?;
         let least = rooms.into_iter().min_by_key(|room| room.left());
@@ -86,6 +102,18 @@ impl CudaDevices {
         match self {
             Self::One(device) => CudaBackend::check(device, model),
             Self::Ranks(ranks) => RanksBackend::check(ranks, model),
+        }
+    }
+
+    /// Checks that no device is lost and kept by backends nevertheless: until all have let go of it, none computes
+    /// anything there.
+    ///
+    /// # Errors
+    /// If one is.
+    pub fn check_lives(&self) -> Result<(), DeviceError> {
+        match self {
+            Self::One(device) => device.check_life(),
+            Self::Ranks(ranks) => ranks.check_lives(),
         }
     }
 
@@ -110,6 +138,6 @@ impl Room {
     /// Bytes that are left for KV blocks.
     #[must_use]
     pub fn left(self) -> u64 {
-        self.free.saturating_sub(self.taken)
+        self.free.saturating_sub(self.models + self.steps)
     }
 }

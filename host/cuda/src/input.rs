@@ -7,8 +7,9 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use pointsman_engine::backend::{Chunk, DeviceError, KvShape, Logits};
 use pointsman_model::config::LlamaConfig;
 
-use crate::buffer::{address, alloc};
+use crate::buffer::{address, alloc, room_for};
 use crate::failed;
+use crate::step::StepRows;
 
 /// Queries in a tile: rows of the matrices that a device multiplies at once.
 const TILE_QUERIES: usize = 16;
@@ -16,6 +17,10 @@ const TILE_QUERIES: usize = 16;
 const PIECE: usize = 64;
 /// Numbers by which a tile is told.
 const TILE_NUMBERS: usize = 3;
+/// Numbers by which a row is told: its token, its position, its table, its place in a tile, and no more than a tile.
+const ROW_NUMBERS: usize = 4 + TILE_NUMBERS;
+/// Tokens for which a block has room, where a server lays its blocks out; there may be more.
+const BLOCK_TOKENS: usize = 16;
 
 /// A step in this machine's memory.
 #[derive(Debug, Default)]
@@ -145,8 +150,13 @@ impl InputBatch {
         let seen = positions
             .max()
             .map_or(0, |last| last.unsigned_abs() as usize + 1);
-        seen.div_ceil(PIECE).next_power_of_two()
+        pieces_of(seen)
     }
+}
+
+/// Number of pieces for which there is to be room where so many positions are seen.
+pub(crate) fn pieces_of(seen: usize) -> usize {
+    seen.div_ceil(PIECE).next_power_of_two()
 }
 
 /// The heads that share a head of keys, in parts that have room in a tile.
@@ -226,6 +236,14 @@ impl TilesAt {
 }
 
 impl DeviceNumbers {
+    /// Bytes that are taken at most for a step of so many rows.
+    pub(crate) fn bytes_max(config: &LlamaConfig, rows: StepRows) -> usize {
+        let table = (config.context_tokens as usize).div_ceil(BLOCK_TOKENS);
+        // A sequence wants a row at most.
+        let of_sequences = rows.sequences * (1 + table);
+        room_for(rows.tokens * ROW_NUMBERS + of_sequences) * size_of::<i32>()
+    }
+
     /// Copies parts to the device, and returns their addresses.
     pub(crate) fn copy<const N: usize>(
         &mut self,
@@ -236,7 +254,7 @@ impl DeviceNumbers {
         let room = self.numbers.as_ref().map_or(0, CudaSlice::len);
         if room < numbers.len() {
             self.numbers = None;
-            self.numbers = Some(alloc(stream, numbers.len().next_power_of_two())?);
+            self.numbers = Some(alloc(stream, room_for(numbers.len()))?);
             self.taken += 1;
         }
         let mut at = 0;

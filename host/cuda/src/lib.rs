@@ -52,16 +52,18 @@ mod pinned;
 pub mod probe;
 mod products;
 mod ranks;
+mod step;
 mod swaps;
 mod upload;
 mod weights;
 
 pub use backend::{BLAS_BYTES, CudaBackend, kv_bytes_per_token};
 pub use device::CudaDevice;
-pub use devices::{CudaDevices, Room};
+pub use devices::{ComputedModel, CudaDevices, Room};
 #[cfg(feature = "test-util")]
 pub use products::fp8_case;
 pub use ranks::{CudaRanks, RanksBackend};
+pub use step::StepSize;
 pub use weights::weight_bytes;
 
 use std::ffi::CStr;

@@ -12,13 +12,14 @@ use pointsman_model::graph::HeadNorms;
 use pointsman_model::ops::Ops;
 use pointsman_model::split::Rank;
 
-use crate::buffer::{Rows, address};
+use crate::buffer::{Rows, address, room_for};
 use crate::comm::{Comm, Launching};
 use crate::graphs::StepShape;
-use crate::input::{HeadParts, InputAt, InputBatch, as_i32};
+use crate::input::{HeadParts, InputAt, InputBatch, as_i32, pieces_of};
 use crate::module::{Arg, Grid, Kernel, Module};
 use crate::nccl::Bf16At;
 use crate::products::{Outputs, Products};
+use crate::step::StepRows;
 use crate::weights::DeviceMatrix;
 
 /// Threads of a block.
@@ -385,13 +386,13 @@ impl CudaOps<'_> {
             self.input.few().place(tiles.start),
             self.input.few().place(tiles.end),
         );
-        let (rows, sums) = (end - first, config.heads * pieces);
+        let rows = end - first;
         let Attention {
             sums: memory,
             stats,
         } = &mut *self.attention;
-        let memory = memory.provide(self.stream, rows, sums * config.head_dim * F32)?;
-        let stats = stats.provide(self.stream, rows, sums * 2 * F32)?;
+        let memory = memory.provide(self.stream, rows, sums_row_bytes(config, pieces))?;
+        let stats = stats.provide(self.stream, rows, config.heads * pieces * 2 * F32)?;
         let (sums, stats) = (Arg::Address(memory), Arg::Address(stats));
         let parts = HeadParts::of(config);
         let mut args = vec![sums, stats];
@@ -439,9 +440,27 @@ impl CudaOps<'_> {
     }
 }
 
+impl Attention {
+    /// Bytes that are taken at most for a step of so many rows.
+    pub(crate) fn bytes_max(config: &LlamaConfig, rows: StepRows) -> usize {
+        let row_bytes = sums_row_bytes(config, pieces_of(config.context_tokens as usize));
+        // A chunk of few tokens is a tile, of which one at least is computed at once.
+        let tile = HeadParts::of(config).tokens();
+        let rows = rows.tokens.min(rows.sequences * tile);
+        let sums = (rows * row_bytes).min(SUMS_BYTES.max(tile * row_bytes));
+        // Beside the sums of a head there are two numbers.
+        room_for(sums) + room_for(2 * sums.div_ceil(config.head_dim))
+    }
+}
+
+/// Bytes of a row of sums of so many pieces.
+fn sums_row_bytes(config: &LlamaConfig, pieces: usize) -> usize {
+    config.q_size() * pieces * F32
+}
+
 /// Rows whose sums of so many pieces have room.
 fn sums_rows_max(config: &LlamaConfig, pieces: usize) -> usize {
-    SUMS_BYTES / (config.q_size() * pieces * F32)
+    SUMS_BYTES / sums_row_bytes(config, pieces)
 }
 
 /// The shape of a step, if another one of that shape launches the same: none that has chunks of many tokens, or

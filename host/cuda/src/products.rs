@@ -8,9 +8,11 @@ use std::sync::Arc;
 use cudarc::cublas::{CudaBlas, result::gemm_ex, sys as blas};
 use cudarc::driver::CudaStream;
 use pointsman_engine::backend::DeviceError;
+use pointsman_model::open::OpenModel;
+use pointsman_model::weights::StoredMatrix;
 
 use crate::blas_failed;
-use crate::buffer::{Rows, address};
+use crate::buffer::{Rows, address, room_for};
 use crate::input::as_i32;
 use crate::module::{Arg, Grid, Kernel, Module};
 use crate::weights::{DeviceMatrix, Fp8Numbers, Numbers};
@@ -139,8 +141,7 @@ impl Products<'_> {
         x: &Rows,
         out: OutputsAt,
     ) -> Result<(), DeviceError> {
-        let row_bytes = weight.cols * size_of::<u16>();
-        let at_once = (WIDENED_BYTES / row_bytes).clamp(1, weight.rows);
+        let (at_once, row_bytes) = widened_rows((weight.rows, weight.cols));
         let at = self.widened.provide(self.stream, at_once, row_bytes)?;
         for first in (0..weight.rows).step_by(at_once) {
             let rows = at_once.min(weight.rows - first);
@@ -172,6 +173,27 @@ impl Products<'_> {
         }
         Ok(())
     }
+}
+
+/// Number of rows of weights that are written in bf16 at once, and the bytes of each.
+fn widened_rows((rows, cols): (usize, usize)) -> (usize, usize) {
+    let row_bytes = cols * size_of::<u16>();
+    ((WIDENED_BYTES / row_bytes).clamp(1, rows), row_bytes)
+}
+
+/// Bytes that are taken at most for weights in bf16 that are FP8 in memory, in products with so many rows of activations.
+pub(crate) fn widened_bytes_max(model: &OpenModel, rows: usize) -> usize {
+    if rows <= DIRECT_ROWS_MAX {
+        return 0;
+    }
+    let of_matrices = model.weights().matrices().map(|matrix| match matrix {
+        StoredMatrix::Numbers(_) => 0,
+        StoredMatrix::Fp8(stacked) => {
+            let (at_once, row_bytes) = widened_rows((stacked.rows(), stacked.cols));
+            room_for(at_once * row_bytes)
+        }
+    });
+    of_matrices.max().unwrap_or(0)
 }
 
 /// Has a stream multiply `x` by the transpose of `weight`.

@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //! Held by `tests/ranks.rs`.
-//! 1. A rank that fails ends the step of all, and the devices of all are lost with it.
+//! 1. A rank that fails ends the step of all. Of their devices those are lost that it was the end of; a link that fails is
+//!    the end of none.
 //! 2. Steps of several models on the same ranks are made one after the other: sums of two communicators under way at
 //!    once could wait for each other.
 //! 3. Who makes a step needs no quiet ([`crate::graphs::quiet`]) once a rank has begun it: whoever keeps others quiet
@@ -144,6 +145,12 @@ impl CudaRanks {
             split: Mutex::default(),
             turn: Arc::default(),
         })
+    }
+
+    /// Checks that no device is lost and kept by backends nevertheless.
+    pub(crate) fn check_lives(&self) -> Result<(), DeviceError> {
+        let mut devices = self.devices.iter().zip(self.names());
+        devices.try_for_each(|(device, name)| device.check_life().map_err(|error| name.of(error)))
     }
 
     /// The parts of a model, the same for all its backends.
@@ -301,7 +308,7 @@ impl Drop for RankThread {
     }
 }
 
-/// Does something on a rank's device. If it fails, so do all ranks.
+/// Does something on a rank's device. If it fails, so do all ranks, and the device may be lost.
 fn attempt<T>(
     backend: &mut CudaBackend,
     (name, alarm): (RankName, &Alarm),
@@ -310,7 +317,7 @@ fn attempt<T>(
     does(backend).map_err(|error| {
         let cause = alarm.raise(name.of(error));
         backend.leave();
-        backend.lose();
+        backend.look();
         cause
     })
 }
@@ -406,7 +413,7 @@ impl RanksBackend {
         self.all_of(own, others)
     }
 
-    /// The results of all ranks. If one has failed, all lose their devices.
+    /// The results of all ranks. If one has failed, so have all.
     fn all_of<T>(
         &mut self,
         own: Result<T, DeviceError>,
@@ -421,10 +428,10 @@ impl RanksBackend {
         all.map_err(|error| self.failed(error))
     }
 
-    /// Has the devices of all ranks be lost; returns the first failure.
+    /// Ends the ways between the ranks, and finds out which of their devices are lost; returns the first failure.
     fn failed(&mut self, error: DeviceError) -> DeviceError {
         let cause = self.alarm.raise(error);
-        self.leave(CudaBackend::lose);
+        self.leave(CudaBackend::look);
         cause
     }
 

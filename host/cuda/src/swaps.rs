@@ -43,7 +43,7 @@ impl Swaps {
         steps: &CudaStream,
         copies: (SwapDirection, &[BlockCopy]),
     ) -> Result<SwapTicket, DeviceError> {
-        self.life.context.bind_to_thread().map_err(failed)?;
+        self.life.bind()?;
         self.stream.join(steps).map_err(failed)?;
         let pool = address(&self.life.pool, &self.stream);
         self.life.arena.copy(&self.stream, pool, copies)?;
@@ -54,7 +54,7 @@ impl Swaps {
 
     /// The last swap that has come to its end.
     pub(crate) fn done(&mut self, wait: SwapWait) -> Result<SwapTicket, DeviceError> {
-        self.life.context.bind_to_thread().map_err(failed)?;
+        self.life.bind()?;
         if let (SwapWait::ForNext, Some(next)) = (wait, self.under_way.front()) {
             next.synchronize().map_err(failed)?;
         }
@@ -71,7 +71,8 @@ impl Swaps {
 impl Drop for Swaps {
     fn drop(&mut self) {
         // The arena may go next. A context that is lost has nothing under way, and says so.
-        let waited = self.stream.synchronize();
-        self.life.context.record_err(waited);
+        if self.stream.synchronize().is_err() {
+            self.life.look();
+        }
     }
 }

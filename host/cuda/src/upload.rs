@@ -194,9 +194,8 @@ impl<'a> Upload<'a> {
 
 impl Drop for Upload<'_> {
     fn drop(&mut self) {
-        // What failed was told; a context that is lost has nothing under way, and says so.
-        let waited = self.stream.synchronize();
-        self.stream.context().record_err(waited);
+        // What failed was told, and is nobody else's; a context that is lost has nothing under way, and says so.
+        let _waited = self.stream.synchronize();
         let _quiet = quiet();
         self.buffers.clear();
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pointsman_cuda::emulation::{self, ThreadOrder};
 use pointsman_cuda::probe::{self, NoDevice};
-use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
+use pointsman_cuda::{CudaBackend, CudaDevice, CudaDevices, kv_bytes_per_token, weight_bytes};
 use pointsman_engine::backend::{
     Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits, SwapDirection, SwapWait,
 };
@@ -37,17 +37,17 @@ fn backend(device: &CudaDevice) -> Result<CudaBackend, DeviceError> {
     CudaBackend::new(device, Arc::clone(models::demo().open()), SHAPE)
 }
 
-fn step(backend: &mut CudaBackend) -> Result<Vec<u32>, DeviceError> {
+fn step(backend: &mut dyn Backend) -> Result<Vec<u32>, DeviceError> {
     run(backend, &[5, 6, 7, 8, 9], (0, BlockId(2)))
 }
 
 /// The last token of [`step`] alone, whose sequence is in this block.
-fn step_in(backend: &mut CudaBackend, block: BlockId) -> Result<Vec<u32>, DeviceError> {
+fn step_in(backend: &mut dyn Backend, block: BlockId) -> Result<Vec<u32>, DeviceError> {
     run(backend, &[9], (4, block))
 }
 
 fn run(
-    backend: &mut CudaBackend,
+    backend: &mut dyn Backend,
     tokens: &[u32],
     (start, block): (u32, BlockId),
 ) -> Result<Vec<u32>, DeviceError> {
@@ -74,11 +74,53 @@ fn a_lost_device_begins_anew_once_all_have_let_go_of_it() {
     drop(one);
     let early = backend(&device).unwrap_err();
     assert!(early.0.contains("has not let go of it yet"), "{early}");
-    // The other one hears of it at its next step.
-    step(&mut other).unwrap_err();
+    // The other one hears of it at whatever it is asked for next.
+    let heard = other.swapped(SwapWait::No).unwrap_err();
+    assert_eq!(heard, early);
+    assert_eq!(step(&mut other), Err(early));
     drop(other);
     assert_eq!(emulated.allocated(), 0);
     assert_eq!(step(&mut backend(&device).unwrap()), Ok(before));
+}
+
+#[test]
+fn a_loss_is_seen_without_a_step_until_all_have_let_go_of_the_device() {
+    let emulated = emulation::alone();
+    let devices = CudaDevices::new(&[0], blocks()).unwrap();
+    let load = || {
+        let model = Arc::clone(models::demo().open());
+        devices.load(model, SHAPE, &mut |_| ()).unwrap()
+    };
+    assert_eq!(devices.check_lives(), Ok(()));
+    let (mut one, other) = (load(), load());
+    assert_eq!(devices.check_lives(), Ok(()));
+    emulated.lose_after(Some(3));
+    step(&mut *one).unwrap_err();
+    drop(one);
+    let lost = devices.check_lives().unwrap_err();
+    assert!(lost.0.contains("has not let go of it yet"), "{lost}");
+    drop(other);
+    assert_eq!(devices.check_lives(), Ok(()));
+    step(&mut *load()).unwrap();
+}
+
+#[test]
+fn an_error_that_leaves_the_device_as_it_was_is_of_one_backend_alone() {
+    let emulated = emulation::alone();
+    let device = device();
+    let (mut one, mut other) = (backend(&device).unwrap(), backend(&device).unwrap());
+    let before = step(&mut one).unwrap();
+    assert_eq!(step(&mut other), Ok(before.clone()));
+    // Nothing is left for a step of more rows.
+    emulated.set_memory(emulated.allocated());
+    let refused = run(&mut one, &[5; 16], (0, BlockId(3))).unwrap_err();
+    assert!(refused.0.contains("OUT_OF_MEMORY"), "{refused}");
+    drop(one);
+    emulated.set_memory(1 << 30);
+    assert_eq!(step(&mut other), Ok(before.clone()));
+    let mut again = backend(&device).unwrap();
+    assert_eq!(step(&mut again), Ok(before.clone()));
+    assert_eq!(step(&mut other), Ok(before));
 }
 
 #[test]

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use pointsman_cuda::emulation::{self, Alone};
 use pointsman_cuda::probe::NoDevice;
-use pointsman_cuda::{CudaDevices, CudaRanks, RanksBackend, kv_bytes_per_token, weight_bytes};
+use pointsman_cuda::{
+    ComputedModel, CudaDevices, CudaRanks, RanksBackend, StepSize, kv_bytes_per_token, weight_bytes,
+};
 use pointsman_engine::backend::{
     Backend, Chunk, DeviceError, KvBlocks, KvShape, Logits, SwapDirection, SwapTicket, SwapWait,
 };
@@ -71,18 +73,23 @@ fn steps(backend: &mut RanksBackend) -> Result<Vec<Vec<u32>>, DeviceError> {
     rows.into_iter().collect()
 }
 
-/// Loses devices while steps are made, which `lose` tells after how many launches or sums; all of the places at which it
-/// happens have to end in an error that names it.
-fn lost_anywhere(emulated: &Alone, lose: impl Fn(Option<u32>), cause: &str) {
+/// Has ranks fail while steps are made, after as many launches or sums as `fail` is told; all of the places at which it
+/// happens have to end in an error that names it. `see` is given another backend each time.
+fn failing_anywhere(
+    emulated: &Alone,
+    fail: impl Fn(Option<u32>),
+    cause: &str,
+    see: impl Fn(&CudaRanks, RanksBackend, &[Vec<u32>]),
+) {
     let ranks = two();
     let before = steps(&mut backend(&ranks).unwrap()).unwrap();
     let (mut after, mut places) = (0, 0);
     loop {
-        let mut other = backend(&ranks).unwrap();
+        let other = backend(&ranks).unwrap();
         let mut failing = backend(&ranks).unwrap();
-        lose(Some(after));
+        fail(Some(after));
         let lost = steps(&mut failing);
-        lose(None);
+        fail(None);
         let Err(error) = lost else {
             assert_eq!(lost.unwrap(), before);
             break;
@@ -92,10 +99,7 @@ fn lost_anywhere(emulated: &Alone, lose: impl Fn(Option<u32>), cause: &str) {
         // It has failed for good.
         assert_eq!(steps(&mut failing).unwrap_err(), error);
         drop(failing);
-        let early = backend(&ranks).unwrap_err();
-        assert!(early.0.contains("has not let go of it yet"), "{early}");
-        drop(other.forward(&[], &mut Vec::new()));
-        drop(other);
+        see(&ranks, other, &before);
         assert_eq!(
             (emulated.allocated(), emulated.communicators()),
             (0, 0),
@@ -113,22 +117,27 @@ fn a_rank_that_is_lost_at_any_launch_ends_the_step_of_all_and_they_begin_anew() 
     let emulated = four();
     for device in [0, 1] {
         let lose = |after| emulated.lose_device_after(device, after);
-        lost_anywhere(
-            &emulated,
-            lose,
-            &format!("rank {device} (CUDA device {device}): "),
-        );
+        let cause = format!("rank {device} (CUDA device {device}): ");
+        failing_anywhere(&emulated, lose, &cause, |ranks, mut other, _| {
+            let early = backend(ranks).unwrap_err();
+            assert!(early.0.starts_with(&cause), "{early}");
+            assert!(early.0.contains("has not let go of it yet"), "{early}");
+            let heard = steps(&mut other).unwrap_err();
+            assert_eq!(heard, early);
+        });
     }
 }
 
 #[test]
-fn a_link_that_fails_ends_the_step_of_all_and_they_begin_anew() {
+fn a_link_that_fails_ends_the_step_of_all_and_no_other_backend_hears_of_it() {
     let emulated = four();
-    lost_anywhere(
-        &emulated,
-        |after| emulated.fail_sums_after(after),
-        "NCCL: remote process exited",
-    );
+    let fail = |after| emulated.fail_sums_after(after);
+    let cause = "NCCL: remote process exited";
+    failing_anywhere(&emulated, fail, cause, |ranks, mut other, before| {
+        let mut again = backend(ranks).unwrap();
+        assert_eq!(steps(&mut other).unwrap(), before);
+        assert_eq!(steps(&mut again).unwrap(), before);
+    });
 }
 
 #[test]
@@ -323,8 +332,17 @@ fn devices_that_are_not_there_or_of_another_kind_are_named() {
 fn the_fullest_device_says_how_much_room_there_is() {
     let _emulated = four();
     let model = models::demo();
-    let room = CudaDevices::room(&[0, 1], &[model.open()]).unwrap();
-    let alone = CudaDevices::room(&[1], &[model.open()]).unwrap();
+    let largest = StepSize {
+        tokens: 64,
+        sequences: 4,
+    };
+    let models = [ComputedModel {
+        model: model.open(),
+        executors: vec![largest],
+    }];
+    let room = CudaDevices::room(&[0, 1], &models).unwrap();
+    let alone = CudaDevices::room(&[1], &models).unwrap();
     assert_eq!(room.free, alone.free);
-    assert!(room.taken < alone.taken && room.left() > alone.left());
+    assert!(room.models < alone.models && room.steps < alone.steps);
+    assert!(room.left() > alone.left());
 }

@@ -4,12 +4,17 @@
 //! While no sequence can go on, the thread waits for a command; otherwise it takes commands between
 //! two steps. It ends when the driver drops the command channel or the events.
 //!
+//! Engines may share a device. One that is lost begins anew once all of them have let go of it: an engine without work
+//! looks for that again and again, and one that would begin waits for the others, as it does for weights that are loaded.
+//!
 //! # Invariants
 //! Held by `tests/thread.rs`.
 //! 1. A failing device or a panic takes one life of the engine, and never the host
 //!    (`a_panic_loses_what_ran_and_the_next_life_serves`).
 //! 2. A device that keeps failing is given up after [`Recovery::losses_max`] lives
 //!    (`a_device_that_keeps_failing_is_given_up`).
+//! 3. A device that another engine has lost is let go of without a step too, and no engine is given up for it
+//!    (`an_idle_engine_lets_go_of_a_device_that_another_has_lost_and_is_not_given_up`).
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -17,7 +22,8 @@ use std::fmt;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::thread;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use pointsman_events::{ExecutorId, Incarnation, ModelId};
@@ -30,8 +36,41 @@ use crate::backend::{Backend, DeviceError};
 use crate::step_loop::{LoopModel, StepLoop, StepLoopParts, StepOutcome};
 use pointsman_text::ModelText;
 
-/// Makes a backend of a model with an empty pool, for each life of an engine. Called on its thread.
-pub type BackendFactory = Box<dyn FnMut() -> Result<Box<dyn Backend>, DeviceError> + Send>;
+/// A maker of a model's backends, one with an empty pool for each life of an engine. Called on its thread.
+pub trait BackendMaker: Send {
+    /// Makes a backend.
+    ///
+    /// # Errors
+    /// If the device fails, or the weights cannot be read.
+    fn make(&mut self) -> Result<Box<dyn Backend>, DeviceError>;
+
+    /// Checks that the device is not lost and kept by engines nevertheless: until all of them have let go of it, none
+    /// computes anything there. Asked before backends are made, and again and again while the engine has nothing to do.
+    ///
+    /// # Errors
+    /// If it is.
+    fn check_device(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// True for a device that other engines may lose, too.
+    fn is_shared(&self) -> bool {
+        false
+    }
+}
+
+/// A device that is nobody else's.
+impl<F> BackendMaker for F
+where
+    F: FnMut() -> Result<Box<dyn Backend>, DeviceError> + Send,
+{
+    fn make(&mut self) -> Result<Box<dyn Backend>, DeviceError> {
+        self()
+    }
+}
+
+/// A model's maker of backends, of whatever kind.
+pub type BackendFactory = Box<dyn BackendMaker>;
 
 /// The parts of an engine with its thread, put together by the server.
 pub struct EngineSpec {
@@ -81,9 +120,11 @@ impl fmt::Debug for ModelSpec {
 /// An engine's patience with a failing device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
-    /// Losses without a step between them after which the engine gives up.
+    /// Losses without a step between them after which the engine gives up. To one that has nothing to do, or is about
+    /// to begin, a device that another has lost counts as none; one that meets that in a step counts it.
     pub losses_max: u32,
-    /// Pause after the first of these losses; each further one doubles it.
+    /// Pause after the first of these losses; each further one doubles it. So much time is between two looks at a device
+    /// that others have to let go of, too.
     pub pause: Duration,
 }
 
@@ -99,6 +140,11 @@ impl Default for Recovery {
 /// Commands that may wait for the engine: some for each slot it could reasonably have. Commands
 /// that find no room wait with the driver.
 const COMMANDS_MAX: usize = 256;
+/// Time after which an engine without work looks again whether another one has lost its device.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Looks at a device that others have to let go of, after which the engine reports that it is lost: what was sent to it
+/// meanwhile may go elsewhere.
+const LOOKS_MAX: u32 = 50;
 
 /// Starts an engine's thread.
 ///
@@ -139,6 +185,17 @@ struct Lives {
 enum LifeEnd {
     Closed,
     Failed(DeviceError),
+    /// The device was lost by another engine.
+    LostElsewhere(DeviceError),
+}
+
+/// Wakes a thread that is parked.
+struct Unparks(Thread);
+
+impl Wake for Unparks {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 impl From<DeviceError> for LifeEnd {
@@ -150,7 +207,7 @@ impl From<DeviceError> for LifeEnd {
 impl ModelSpec {
     /// The model at the beginning of a life.
     fn begin(&mut self) -> Result<LoopModel, DeviceError> {
-        let backend = (self.backend)()?;
+        let backend = self.backend.make()?;
         Ok(LoopModel::new(self.model, Arc::clone(&self.text), backend))
     }
 }
@@ -160,11 +217,13 @@ impl Lives {
         loop {
             // A panic leaves half-done work in the step loop only, which is dropped with this life.
             let lived = panic::catch_unwind(AssertUnwindSafe(|| self.live()));
-            let why = match lived {
+            let (why, losses) = match lived {
                 Ok(Err(LifeEnd::Closed)) => return Ended::Closed,
-                Ok(Err(LifeEnd::Failed(error))) => error.to_string(),
-                Err(payload) => format!("panicked: {}", panic_message(&*payload)),
+                Ok(Err(LifeEnd::Failed(error))) => (error.to_string(), 1),
+                Ok(Err(LifeEnd::LostElsewhere(error))) => (error.to_string(), 0),
+                Err(payload) => (format!("panicked: {}", panic_message(&*payload)), 1),
             };
+            self.losses += losses;
             if let Err(ended) = self.begin_anew(why) {
                 return ended;
             }
@@ -173,6 +232,7 @@ impl Lives {
 
     /// Runs one life, until the device fails or the driver lets go.
     fn live(&mut self) -> Result<Infallible, LifeEnd> {
+        self.wait_for_devices()?;
         let models = self.spec.models.iter_mut().map(ModelSpec::begin);
         let parts = StepLoopParts {
             slots: self.spec.slots,
@@ -207,13 +267,50 @@ impl Lives {
 
     fn wait(&mut self, steps: &mut StepLoop) -> Result<(), LifeEnd> {
         let command = if steps.is_idle() {
-            self.commands.blocking_recv()
+            self.next_command()
         } else {
-            let commands = &mut self.commands;
-            self.stats.waiting_nanos.time(|| commands.blocking_recv())
+            let stats = Arc::clone(&self.stats);
+            stats.waiting_nanos.time(|| self.next_command())
         };
-        steps.handle(command.ok_or(LifeEnd::Closed)?);
+        steps.handle(command?);
         Ok(())
+    }
+
+    /// Waits for a command, and looks at the devices meanwhile: without a step, the engine would not hear of a loss.
+    fn next_command(&mut self) -> Result<Command, LifeEnd> {
+        if !self.spec.models.iter().any(|it| it.backend.is_shared()) {
+            return self.commands.blocking_recv().ok_or(LifeEnd::Closed);
+        }
+        let waker = Waker::from(Arc::new(Unparks(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            match self.commands.poll_recv(&mut context) {
+                Poll::Ready(command) => return command.ok_or(LifeEnd::Closed),
+                Poll::Pending => thread::park_timeout(LOOK_AGAIN),
+            }
+            self.check_devices()?;
+        }
+    }
+
+    /// Waits until all engines have let go of a device that one of them has lost.
+    fn wait_for_devices(&mut self) -> Result<(), LifeEnd> {
+        for _ in 0..LOOKS_MAX {
+            if self.check_devices().is_ok() {
+                return Ok(());
+            }
+            if self.commands.is_closed() {
+                return Err(LifeEnd::Closed);
+            }
+            thread::park_timeout(self.spec.recovery.pause);
+        }
+        self.check_devices()
+    }
+
+    /// Checks that no other engine has lost a device that engines keep.
+    fn check_devices(&self) -> Result<(), LifeEnd> {
+        let mut models = self.spec.models.iter();
+        let checked = models.try_for_each(|model| model.backend.check_device());
+        checked.map_err(LifeEnd::LostElsewhere)
     }
 
     fn report(&self, list: Vec<Event>) -> Result<(), LifeEnd> {
@@ -240,7 +337,6 @@ impl Lives {
     /// Reports that everything is lost, and pauses before the next life, if there is to be one.
     fn begin_anew(&mut self, mut why: String) -> Result<(), Ended> {
         let Recovery { losses_max, pause } = self.spec.recovery;
-        self.losses += 1;
         self.stats.losses.add(1);
         let gives_up = self.losses >= losses_max;
         if gives_up {
@@ -254,7 +350,8 @@ impl Lives {
             return Err(Ended::GaveUp(why));
         }
         self.incarnation = Incarnation(self.incarnation.0 + 1);
-        let pause = pause.saturating_mul(2_u32.saturating_pow(self.losses - 1));
+        let doubled = self.losses.saturating_sub(1);
+        let pause = pause.saturating_mul(2_u32.saturating_pow(doubled));
         thread::park_timeout(pause);
         Ok(())
     }

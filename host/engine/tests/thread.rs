@@ -2,9 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use pointsman_engine::backend::DeviceError;
-use pointsman_engine::thread::Recovery;
+use pointsman_engine::backend::{Backend, DeviceError};
+use pointsman_engine::thread::{BackendMaker, Recovery};
 use pointsman_events::{BlockId, Incarnation, RequestId, SequenceRef};
 use pointsman_executor::contract::{Command, Event};
 use pointsman_executor::delivery::{self, Deliveries};
@@ -14,6 +15,28 @@ use pointsman_executor::test_util::{self, TestHost, job, reference};
 
 use pointsman_engine::test_util::scripted::{Faults, SHAPE, ScriptedBackend, StepFault};
 use pointsman_engine::test_util::subjects::{Threaded, scripted};
+
+/// A maker of backends on a device that another engine loses.
+struct OnSharedDevice {
+    is_lost: Arc<AtomicBool>,
+}
+
+impl BackendMaker for OnSharedDevice {
+    fn make(&mut self) -> Result<Box<dyn Backend>, DeviceError> {
+        Ok(scripted())
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn check_device(&self) -> Result<(), DeviceError> {
+        match self.is_lost.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(DeviceError("another has lost it".to_owned())),
+        }
+    }
+}
 
 /// Waits for the end of an engine's thread.
 fn ended(work: EngineWork) -> Ended {
@@ -163,6 +186,46 @@ fn a_backend_that_cannot_be_made_is_a_loss_like_any_other() {
     engine.handle.commands.try_send(command).unwrap();
     let events = engine.events.blocking_recv().unwrap();
     assert!(matches!(events.list[..], [Event::Started(_)]));
+}
+
+#[test]
+fn an_idle_engine_lets_go_of_a_device_that_another_has_lost_and_is_not_given_up() {
+    let is_lost = Arc::new(AtomicBool::new(false));
+    let maker = OnSharedDevice {
+        is_lost: Arc::clone(&is_lost),
+    };
+    let mut engine = Threaded::with_factories(vec![Box::new(maker)], &[scripted]);
+    let (command, _deliveries) = start(1, 0);
+    engine.handle.commands.try_send(command).unwrap();
+    let mut heard = Vec::new();
+    while !matches!(heard.last(), Some(Event::Finished { .. })) {
+        heard.extend(engine.events.blocking_recv().unwrap().list);
+    }
+    // It has begun, and has nothing to do any more.
+    is_lost.store(true, Ordering::Relaxed);
+    let mut incarnation = 0;
+    while incarnation < Recovery::default().losses_max + 2 {
+        let (lost, heard) = hear_until_lost(&mut engine);
+        assert_eq!((lost, why(&heard)), (incarnation, "another has lost it"));
+        incarnation += 1;
+    }
+    is_lost.store(false, Ordering::Relaxed);
+    // Some further losses may be on their way.
+    let mut kept = Vec::new();
+    loop {
+        let (command, deliveries) = start(2, incarnation);
+        engine.handle.commands.try_send(command).unwrap();
+        kept.push(deliveries);
+        let events = engine.events.blocking_recv().unwrap();
+        if matches!(events.list[..], [Event::Started(_)]) {
+            break;
+        }
+        assert_eq!(events.incarnation, Incarnation(incarnation));
+        incarnation += 1;
+    }
+    drop(engine.handle.commands);
+    drop(engine.events);
+    assert_eq!(ended(engine.handle.work), Ended::Closed);
 }
 
 #[test]

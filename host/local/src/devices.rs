@@ -13,7 +13,7 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use pointsman_core::rows::ExecutorKind;
 use pointsman_core::{DeviceId, DeviceSpec, Input, KvSpec, Machine, Micros};
-use pointsman_cuda::{CudaDevices, Room, probe};
+use pointsman_cuda::{ComputedModel, CudaDevices, Room, StepSize, probe};
 use pointsman_driver::provider::ServeModelError;
 use pointsman_engine::backend::{Backend, DeviceError, KvBlocks, KvShape};
 use pointsman_engine::cpu;
@@ -41,6 +41,14 @@ pub(crate) struct LocalDevice {
     compute: Compute,
 }
 
+/// A model that is to be computed on a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ComingModel<'a> {
+    pub(crate) model: &'a OpenModel,
+    /// The slots of each executor that serves it there.
+    pub(crate) slots: &'a [u32],
+}
+
 /// The hardware of an attached device, at work.
 #[derive(Clone, Debug)]
 enum Compute {
@@ -57,12 +65,12 @@ impl LocalDevice {
         machine: &mut Machine,
         now: Micros,
         config: &DeviceConfig,
-        models: &[&OpenModel],
+        models: &[ComingModel<'_>],
     ) -> Result<Self> {
         let name = &config.name;
         let widths = models
             .iter()
-            .map(|model| kv_bytes_per_token(&config.hardware, model.config()));
+            .map(|coming| kv_bytes_per_token(&config.hardware, coming.model.config()));
         let widest = widths.max().context("no model is configured")?;
         let bytes = block_bytes(&config.hardware, widest);
         let kv_bytes = kv_bytes(config, models).with_context(|| format!("device {name}"))?;
@@ -142,6 +150,22 @@ impl LocalDevice {
             tokens_per_block: tokens,
             blocks_total: self.blocks.total,
         })
+    }
+
+    /// True for a device that an executor may lose, which all there have to let go of then.
+    pub(crate) fn may_be_lost(&self) -> bool {
+        match &self.compute {
+            Compute::Processors(..) => false,
+            Compute::Cuda(_) => true,
+        }
+    }
+
+    /// Checks that the device is not lost and kept by executors nevertheless. Processors are never lost.
+    pub(crate) fn check_life(&self) -> Result<(), DeviceError> {
+        match &self.compute {
+            Compute::Processors(..) => Ok(()),
+            Compute::Cuda(devices) => devices.check_lives(),
+        }
     }
 
     /// Reads the weights of a model that the device's processors are going to compute, unless it was.
@@ -226,27 +250,40 @@ fn block_bytes(hardware: &Hardware, widest: u64) -> u64 {
     }
 }
 
-/// Bytes of KV cache on a device: as configured, or nine tenths of what `models` and the memory that
-/// they are computed in leave of a CUDA device's. Of several together each has the same part, for which the fullest has room.
-fn kv_bytes(config: &DeviceConfig, models: &[&OpenModel]) -> Result<u64> {
+/// Bytes of KV cache on a device: as configured, or nine tenths of what `models` and the largest steps of their
+/// executors leave of a CUDA device's. Of several together each has the same part, for which the fullest has room.
+fn kv_bytes(config: &DeviceConfig, models: &[ComingModel<'_>]) -> Result<u64> {
     let Hardware::Cuda { ordinals } = &config.hardware else {
         return config.kv_bytes.context("kv-memory is missing");
     };
     // One that cannot be split over them has no executor here.
-    let models = models.iter().filter(|model| can_be_split(model, ordinals));
-    let room = CudaDevices::room(ordinals, &models.copied().collect::<Vec<_>>())?;
+    let models = models
+        .iter()
+        .filter(|coming| can_be_split(coming.model, ordinals));
+    let tokens = config.tokens_per_step;
+    let models = models.map(|coming| ComputedModel {
+        model: coming.model,
+        executors: {
+            let slots = coming.slots.iter().copied();
+            let largest = slots.map(|sequences| StepSize { tokens, sequences });
+            largest.collect()
+        },
+    });
+    let room = CudaDevices::room(ordinals, &models.collect::<Vec<_>>())?;
     let devices = ordinals.len() as u64;
     let kv_bytes = config.kv_bytes.unwrap_or(room.left() / 10 * 9 * devices);
     let part = kv_bytes.div_ceil(devices);
     let Room {
         ordinal,
         free,
-        taken,
+        models,
+        steps,
     } = room;
     ensure!(
         part < room.left(),
-        "its models take {taken} bytes of CUDA device {ordinal} and its kv-memory {part}, but only {free} bytes \
-         of that device's memory are free"
+        "its models take {models} bytes of CUDA device {ordinal}, steps of up to {tokens} tokens take {steps}, and its \
+         kv-memory takes {part}, but only {free} bytes of that device's memory are free; give it less kv-memory, or a \
+         smaller tokens-per-step"
     );
     Ok(kv_bytes)
 }

@@ -2,13 +2,15 @@
 //!
 //! A model is asked for by name: the hub says what files it has, those that a server needs are fetched, and the
 //! server reads them from the cache as it reads any folder. What is in the cache already is not fetched again, whoever
-//! put it there; where the hub is out of reach, the cached copy serves.
+//! put it there; where the hub is out of reach or busy, the cached copy serves.
 //!
 //! # Invariants
 //! Held by `tests/hub`.
 //! 1. A file has its name in the cache only once it is there whole and, where the hub tells its SHA-256, is the same.
 //! 2. The token goes to the hub's own address and to no other.
 //! 3. No name that the hub or a file gives leads out of the cache.
+//! 4. A hub that is out of reach or busy, at whatever step, keeps no model from being served that the cache has whole.
+//! 5. A model whose small files tell that it cannot be served is refused before its weights.
 //!
 //! # Cancellation
 //! What was fetched of a file stays, and is gone on with next time.
@@ -29,6 +31,7 @@ use pointsman_driver::hub_model::HubModel;
 use pointsman_driver::provider::ModelSource;
 use pointsman_model::config::{LlamaConfig, Quantization};
 use pointsman_model::files::ModelFiles;
+use pointsman_text::ModelText;
 use tracing::{info, warn};
 
 pub use error::HubError;
@@ -75,26 +78,34 @@ async fn fetch(model: &HubModel, settings: &LocalSettings) -> Result<PathBuf, Hu
             cache: cache.folder().to_owned(),
         });
     }
-    let client = HubClient::new(model, hub)?;
-    let listing = match client.listing().await {
-        Ok(listing) => listing,
-        Err(error) => {
-            let HubError::Unreachable { .. } = &error else {
-                return Err(error);
-            };
-            let Some(copy) = cached() else {
-                return Err(error);
-            };
-            let why = pointsman_notation::chain(&error);
-            warn!(model = %model, why, "the hub cannot be reached: the cached copy is served");
-            return Ok(copy);
-        }
+    let error = match fetch_from_hub(&cache, model, settings).await {
+        Ok(place) => return Ok(place),
+        Err(error) => error,
     };
+    let HubError::Unreachable { .. } = &error else {
+        return Err(error);
+    };
+    let Some(copy) = cached() else {
+        return Err(error);
+    };
+    let why = pointsman_notation::chain(&error);
+    warn!(model = %model, why, "the hub cannot be reached: the cached copy is served");
+    Ok(copy)
+}
+
+/// Fetches what the cache has not yet of a model. Returns its place.
+async fn fetch_from_hub(
+    cache: &Cache,
+    model: &HubModel,
+    settings: &LocalSettings,
+) -> Result<PathBuf, HubError> {
+    let client = HubClient::new(model, &settings.hub)?;
+    let listing = client.listing().await?;
     let snapshot = cache.at(&listing.commit);
     let choice = choice::of_files(&listing.files, model)?;
     let fetching = Fetching {
         client: &client,
-        cache: &cache,
+        cache,
         snapshot: &snapshot,
         devices: &settings.devices,
     };
@@ -127,7 +138,7 @@ impl Fetching<'_> {
             self.one(name).await?;
         }
         if !matches!(choice, ModelParts::Gguf(_)) {
-            self.check_config()?;
+            self.check_small()?;
         }
         let needed = choice.needed(|| std::fs::read(self.snapshot.path(INDEX)).ok())?;
         for name in &needed {
@@ -142,11 +153,15 @@ impl Fetching<'_> {
         Ok(())
     }
 
-    /// Refuses a model that no device of this host computes, by its `config.json`.
-    fn check_config(&self) -> Result<(), HubError> {
+    /// Refuses a model that no device of this host computes, by its `config.json`, and one whose text side cannot be used.
+    fn check_small(&self) -> Result<(), HubError> {
         let model = || self.client.model().to_string();
         let files = ModelFiles::Folder(self.snapshot.folder().to_owned());
         let config = LlamaConfig::load(&files).map_err(|source| HubError::NotServed {
+            model: model(),
+            source: Box::new(source),
+        })?;
+        ModelText::load(&files).map_err(|source| HubError::NotServed {
             model: model(),
             source: Box::new(source),
         })?;

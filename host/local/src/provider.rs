@@ -16,12 +16,12 @@ use pointsman_driver::catalog::{ExecutorEntry, ModelEntry};
 use pointsman_driver::clock;
 use pointsman_driver::fleet::{Running, sized};
 use pointsman_driver::provider::{
-    ExecutorConfig, ModelConfig, ModelSource, PreparedExecutor, PreparedModel, ServeModelError,
-    ServedModel,
+    ExecutorConfig, ExecutorTerms, ModelConfig, ModelSource, PreparedExecutor, PreparedModel,
+    ServeModelError, ServedModel,
 };
-use pointsman_engine::backend::{Backend, KvShape};
+use pointsman_engine::backend::{Backend, DeviceError, KvShape};
 use pointsman_engine::cpu::CpuBackend;
-use pointsman_engine::thread::{self as engine, EngineSpec, ModelSpec, Recovery};
+use pointsman_engine::thread::{self as engine, BackendMaker, EngineSpec, ModelSpec, Recovery};
 use pointsman_executor::contract::Events;
 use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 use tracing::info;
 
 use crate::demo;
-use crate::devices::LocalDevice;
+use crate::devices::{ComingModel, LocalDevice};
 use crate::local_model::LocalModel;
 use crate::settings::LocalSettings;
 
@@ -260,17 +260,16 @@ struct Engine {
 impl Engine {
     /// The engine of `executor`, whose models the machine knows by `ids`.
     fn spec(self, executor: ExecutorId, ids: &[ModelId]) -> EngineSpec {
-        let models = self.models.iter().zip(ids).map(|(loaded, id)| {
-            let (of_engine, shape) = (Arc::clone(loaded), self.shape);
-            let device = self.device.clone();
-            let (name, Backends(make)) = (self.name.clone(), self.backends.clone());
-            let backend =
-                move || device.backend(&of_engine.model, shape, |backend| make(&name, backend));
-            ModelSpec {
-                model: *id,
-                text: Arc::clone(&loaded.text),
-                backend: Box::new(backend),
-            }
+        let models = self.models.iter().zip(ids).map(|(loaded, id)| ModelSpec {
+            model: *id,
+            text: Arc::clone(&loaded.text),
+            backend: Box::new(EngineBackends {
+                executor: self.name.clone(),
+                backends: self.backends.clone(),
+                loaded: Arc::clone(loaded),
+                shape: self.shape,
+                device: self.device.clone(),
+            }),
         });
         EngineSpec {
             executor,
@@ -280,6 +279,32 @@ impl Engine {
             events: self.events,
             recovery: Recovery::default(),
         }
+    }
+}
+
+/// The backends of a model for an engine.
+struct EngineBackends {
+    /// The executor's name.
+    executor: String,
+    backends: Backends,
+    loaded: Arc<Loaded>,
+    shape: KvShape,
+    device: LocalDevice,
+}
+
+impl BackendMaker for EngineBackends {
+    fn make(&mut self) -> Result<Box<dyn Backend>, DeviceError> {
+        let (Backends(make), model) = (&self.backends, &self.loaded.model);
+        let make = |backend: CpuBackend| make(&self.executor, backend);
+        self.device.backend(model, self.shape, make)
+    }
+
+    fn check_device(&self) -> Result<(), DeviceError> {
+        self.device.check_life()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.device.may_be_lost()
     }
 }
 
@@ -322,15 +347,17 @@ pub fn start(
     // Without a model of its own the host has no work for devices of its own.
     let used = settings.devices.iter().filter(|_| !models.is_empty());
     let devices = used.map(|device| {
-        let executors = settings.executors_on(device);
-        let here: Vec<&str> = executors
-            .flat_map(|executor| executor.models.iter().map(String::as_str))
-            .collect();
-        let come_here =
-            |model: &&ServedModel| here.is_empty() || here.contains(&&*model.entry.name);
-        let loaded: Vec<_> = models.iter().filter(come_here).map(loaded).collect();
-        let files: Vec<_> = loaded.iter().map(|it| &**it.model.files()).collect();
-        LocalDevice::attach(machine, now, device, &files)
+        let executors: Vec<&ExecutorConfig> = settings.executors_on(device).collect();
+        let coming = models.iter().map(|model| {
+            let slots = slots(&executors, &model.entry.name);
+            (loaded(model), slots)
+        });
+        let coming: Vec<_> = coming.filter(|(_, slots)| !slots.is_empty()).collect();
+        let coming = coming.iter().map(|(loaded, slots)| ComingModel {
+            model: loaded.model.files(),
+            slots,
+        });
+        LocalDevice::attach(machine, now, device, &coming.collect::<Vec<_>>())
     });
     let provider = LocalProvider {
         devices: devices.collect::<Result<_>>()?,
@@ -344,6 +371,16 @@ pub fn start(
     });
     let running = running.collect::<Result<_>>()?;
     Ok((provider, running))
+}
+
+/// The slots of each of a device's executors that serves a model. Where there are none yet, one may come for any model.
+fn slots(executors: &[&ExecutorConfig], model: &str) -> Vec<u32> {
+    if executors.is_empty() {
+        return vec![ExecutorTerms::default().slots];
+    }
+    let serves = |executor: &&&ExecutorConfig| executor.models.iter().any(|name| name == model);
+    let serving = executors.iter().filter(serves);
+    serving.map(|executor| executor.terms.slots).collect()
 }
 
 /// The models of these names, in the order of the names.

@@ -27,7 +27,8 @@ pub struct DeviceConfig {
     /// The device's name.
     pub name: String,
     /// Bytes of KV cache, all executors together. Default 64 MiB on processors; absent on a CUDA
-    /// device: nine tenths of the memory that is free once the configured models are there.
+    /// device: nine tenths of the memory that is free once the configured models are there, and room for the largest
+    /// step of each configured executor.
     pub kv_bytes: Option<u64>,
     /// Bytes of host memory to which what evicted sequences hold can be moved. Default 0: they are
     /// computed again.

@@ -24,7 +24,7 @@ impl CudaBackend {
         rank: Rank,
         alarm: &Arc<Alarm>,
     ) -> Result<(), DeviceError> {
-        self.life.context.bind_to_thread().map_err(failed)?;
+        self.life.bind()?;
         let mut comm = Comm::join(by, rank, alarm)?;
         let width = self.open.config().hidden_size;
         for rows in FIRST_SUMS {
@@ -70,8 +70,8 @@ impl CudaBackend {
         self.life.context.ordinal()
     }
 
-    /// Notes that the device is lost for all its backends, because another rank's is.
-    pub(crate) fn lose(&self) {
-        self.life.lose();
+    /// Finds out whether the device is lost for all its backends, after a rank has failed.
+    pub(crate) fn look(&self) {
+        self.life.look();
     }
 }

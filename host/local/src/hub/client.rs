@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ATTEMPTS_MAX: u32 = 5;
 /// The wait before the second attempt that brought nothing. The one after it is twice as long, and so on.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The waits after which a hub that is busy is asked again for something small.
+const BUSY_PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1)];
 /// Addresses that lead to others, one after the other.
 const REDIRECTS_MAX: u32 = 8;
 /// Characters of a commit, and of a SHA-256.
@@ -98,7 +100,7 @@ impl HubClient {
     pub(super) async fn listing(&self) -> Result<Listing, HubError> {
         let (repo, revision) = (&self.model.repo, encoded(&self.model.revision, ""));
         let path = format!("/api/models/{repo}/revision/{revision}");
-        let mut answer = self.follow(Method::GET, &path, None).await?;
+        let mut answer = patiently(|| self.follow(Method::GET, &path, None)).await?;
         self.check(&answer.head, &path)?;
         let mut json = Vec::new();
         while let Some(bytes) = answer
@@ -126,7 +128,8 @@ impl HubClient {
         let path = self.path(commit, name);
         let mut at = format!("{}{path}", self.endpoint);
         for _ in 0..REDIRECTS_MAX {
-            let head = self.send(Method::HEAD, &at, None).await?.head;
+            let answer = patiently(|| self.send(Method::HEAD, &at, None)).await?;
+            let head = answer.head;
             let elsewhere = self.elsewhere(&head, &at)?;
             match elsewhere.filter(|next| origin(next) == origin(&at)) {
                 // To another place on the hub, which knows more.
@@ -231,9 +234,7 @@ impl HubClient {
                 part.clear()?;
                 return Ok(Attempt::Broken("it has another part to give".to_owned()));
             }
-            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                return Ok(Attempt::Broken(format!("status {status}")));
-            }
+            status if is_busy(status) => return Ok(Attempt::Broken(format!("status {status}"))),
             _ => {
                 self.check(&answer.head, path)?;
                 return Err(self.answers(path, &format!("status {}", answer.head.status)));
@@ -323,6 +324,7 @@ impl HubClient {
         let code = code.and_then(|code| code.to_str().ok()).unwrap_or("");
         match (head.status, code) {
             (status, _) if status.is_success() => Ok(()),
+            (status, _) if is_busy(status) => Err(self.out_of_reach(format!("status {status}"))),
             (_, "GatedRepo") | (StatusCode::FORBIDDEN, _) => {
                 Err(HubError::Gated { endpoint, repo })
             }
@@ -377,6 +379,26 @@ impl HubClient {
             cache: self.cache.clone(),
         }
     }
+}
+
+/// Returns true for the status of a hub that may give its answer later: it is as good as out of reach.
+fn is_busy(status: StatusCode) -> bool {
+    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
+}
+
+/// Asks for something small, and again where the hub is busy. Its last answer may be that it still is.
+async fn patiently<F>(ask: impl Fn() -> F) -> Result<Download, HubError>
+where
+    F: Future<Output = Result<Download, HubError>>,
+{
+    for pause in BUSY_PAUSES {
+        let answer = ask().await?;
+        if !is_busy(answer.head.status) {
+            return Ok(answer);
+        }
+        time::sleep(pause).await;
+    }
+    ask().await
 }
 
 /// Returns true for what git calls a commit.

@@ -1,9 +1,8 @@
 //! The errors of fetching a model.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
-
-use pointsman_model::config::ModelConfigError;
 
 /// A reason why a model of the hub cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -24,10 +23,10 @@ pub enum HubError {
         /// The folder of the cache.
         cache: PathBuf,
     },
-    /// The hub does not answer.
+    /// The hub does not answer, or only that it cannot do so now.
     #[error(
-        "model {model} is no folder here, and the hub at {endpoint} cannot be reached ({why}); without a network, \
-         name a folder or a GGUF file, or copy the model into the cache, {}",
+        "model {model} is no folder here, and the hub at {endpoint} cannot be reached or is busy ({why}); try \
+         again later, or name a folder or a GGUF file, or copy the model into the cache, {}",
         cache.display()
     )]
     Unreachable {
@@ -104,13 +103,13 @@ pub enum HubError {
         /// The names of the files.
         files: String,
     },
-    /// The model's architecture is not built.
+    /// The model's architecture is not built, or it has no tokenizer that can be used.
     #[error("{model} cannot be served; its weights were not fetched")]
     NotServed {
         /// The model.
         model: String,
         /// The reason.
-        source: Box<ModelConfigError>,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The model is in FP8, and no device of this host has it.
     #[error(

@@ -19,7 +19,7 @@ use pointsman_notation::chain;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use mock::{COMMIT, Mock, sha256, tag};
+use mock::{COMMIT, Mock, NEWER, sha256, tag};
 
 const WEIGHTS: &str = "model.safetensors";
 const MODEL: &str = "org/tiny";
@@ -249,10 +249,11 @@ async fn without_a_network_the_cache_serves() {
         .unwrap();
     let hub = std::mem::replace(&mut stage.hub.endpoint, format!("http://{nobody}"));
     let unreached = stage.fetch(MODEL).await.unwrap_err();
-    let begins = "model org/tiny is no folder here, and the hub at HUB cannot be reached (";
+    let begins =
+        "model org/tiny is no folder here, and the hub at HUB cannot be reached or is busy (";
     assert!(unreached.starts_with(begins), "{unreached}");
     let end =
-        said("without a network, name a folder or a GGUF file, or copy the model into the cache");
+        said("try again later, or name a folder or a GGUF file, or copy the model into the cache");
     assert!(unreached.ends_with(&end), "{unreached}");
     stage.hub.reach = Reach::Offline;
     let offline = "HF_HUB_OFFLINE is set, and HOME/hub/models--org--tiny has no whole copy of org/tiny; fetch it \
@@ -281,6 +282,29 @@ async fn without_a_network_the_cache_serves() {
 }
 
 #[tokio::test]
+async fn a_hub_that_is_busy_is_asked_again_and_then_the_cache_serves() {
+    let stage = Stage::new(files());
+    let place = stage.fetch(MODEL).await.unwrap();
+    stage.mock.asked();
+    let list = "hub GET /api/models/org/tiny/revision/main";
+    for status in [429, 500] {
+        let refuses = Some((status, ""));
+        stage.mock.faults(|state| state.refuses = refuses);
+        assert_eq!(stage.fetch(MODEL).await, Ok(place.clone()), "{status}");
+        assert_eq!(stage.lines(), [list; 3]);
+    }
+    stage.mock.faults(|state| state.refuses = None);
+    // It tells of another commit, and has none of its files.
+    stage.mock.faults(|state| state.newer = Some(503));
+    assert_eq!(stage.fetch(MODEL).await, Ok(place.clone()));
+    let head = format!("hub HEAD /org/tiny/resolve/{NEWER}/config.json");
+    assert_eq!(stage.lines(), [list, &*head, &*head, &*head]);
+    fs::remove_file(place.join(WEIGHTS)).unwrap();
+    let said = stage.fetch(MODEL).await.unwrap_err();
+    assert!(said.contains("(status 503 Service Unavailable)"), "{said}");
+}
+
+#[tokio::test]
 async fn a_refusal_says_what_to_do() {
     let stage = Stage::new(files());
     let unknown = "model org/other is no folder here, and the hub at HUB knows no model org/other, or shows it to \
@@ -301,8 +325,14 @@ async fn a_refusal_says_what_to_do() {
         (
             500,
             "",
-            "the hub at HUB answers /api/models/org/tiny/revision/main with status 500 Internal Server Error; try \
-             again later",
+            "model org/tiny is no folder here, and the hub at HUB cannot be reached or is busy (status 500 \
+             Internal Server Error); try again later, or name a folder or a GGUF file, or copy the model into the cache, \
+             HOME/hub/models--org--tiny",
+        ),
+        (
+            418,
+            "",
+            "the hub at HUB answers /api/models/org/tiny/revision/main with status 418 I'm a teapot; try again later",
         ),
     ] {
         stage
@@ -325,6 +355,24 @@ async fn a_model_that_cannot_be_served_is_refused_before_its_weights() {
                 Qwen3ForCausalLM are";
     assert_eq!(stage.fetch(MODEL).await.unwrap_err(), said);
     assert!(stage.mock.asked().iter().all(|asked| asked.server == "hub"));
+}
+
+#[tokio::test]
+async fn a_model_whose_tokenizer_cannot_be_used_is_refused_before_its_weights() {
+    let mut without = files();
+    without.remove("tokenizer.json");
+    let mut other = files();
+    other.insert("tokenizer.json".to_owned(), b"{}".to_vec());
+    for (files, why) in [
+        (without, "tokenizer.json is missing"),
+        (other, "tokenizer.json holds no tokenizer that can be used"),
+    ] {
+        let stage = Stage::new(files);
+        let said = stage.fetch(MODEL).await.unwrap_err();
+        let begins = "org/tiny cannot be served; its weights were not fetched: ";
+        assert!(said.starts_with(begins) && said.contains(why), "{said}");
+        assert!(stage.mock.asked().iter().all(|asked| asked.server == "hub"));
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,8 @@ use sha2::{Digest as _, Sha256};
 
 /// The commit that every branch is.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+/// The commit that every branch is once there is a newer one, of which no file can be had.
+pub(crate) const NEWER: &str = "1123456789abcdef0123456789abcdef01234567";
 
 /// A request that was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub(crate) struct State {
     pub(crate) refuses: Option<(u16, &'static str)>,
     /// True if large files are not what the hub says they are.
     pub(crate) lies: bool,
+    /// The status that the hub has for files of a newer commit, once there is one.
+    pub(crate) newer: Option<u16>,
 }
 
 impl Mock {
@@ -149,9 +153,13 @@ fn reply(
     }
     if path == "/api/models/org/tiny/revision/main" {
         let names = shared.files.keys().map(|name| json!({"rfilename": name}));
-        let list = json!({"sha": COMMIT, "siblings": names.collect::<Vec<_>>()}).to_string();
+        let commit = state.newer.map_or(COMMIT, |_| NEWER);
+        let list = json!({"sha": commit, "siblings": names.collect::<Vec<_>>()}).to_string();
         let head = format!("200 OK\r\nContent-Length: {}\r\n", list.len());
         return (head, list.into_bytes());
+    }
+    if let Some(status) = state.newer.filter(|_| path.contains(NEWER)) {
+        return (format!("{status} No\r\nContent-Length: 0\r\n"), Vec::new());
     }
     let name = path.strip_prefix(&format!("/org/tiny/resolve/{COMMIT}/"));
     let name = name.or_else(|| path.strip_prefix("/again/"));
