@@ -9,6 +9,8 @@
 //!    (`a_disk_that_is_full_costs_no_history_and_is_tried_again`).
 //! 4. A failure is logged when it begins and when it has another reason, and its end is logged
 //!    (`a_disk_that_is_full_is_one_outage_however_often_it_is_tried`).
+//! 5. After a failure no keyframe is requested before batches are lost, each time more of them
+//!    (`a_disk_that_stays_full_costs_a_keyframe_more_and_more_rarely`).
 
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
@@ -26,8 +28,8 @@ use crate::retention;
 use crate::writer::{Batch, BatchKind, JournalSettings, JournalStats, Shared, size};
 
 /// Largest number of batches that are lost for want of a keyframe before one is requested again.
-/// The number doubles with each failure, so that a disk which stays full costs the driver less and
-/// less.
+/// The number doubles with each request and again with each failure, so that a disk which stays full
+/// costs the driver less and less.
 const LOST_BATCHES_MAX: u32 = 1 << 12;
 
 /// Number of files, at least, over which the entries of [`JournalSettings::age_max`] are spread: a
@@ -64,7 +66,8 @@ struct OpenFile {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     No,
-    /// Needed after a gap, but not requested before the queue is empty.
+    /// Needed, but not requested yet: after a gap not before the queue is empty, without a file not
+    /// before [`BackOff`] is over.
     Later,
     /// Requested from the writer's owner.
     Requested,
@@ -149,9 +152,9 @@ impl<S: Store> Worker<S> {
             Err(TryRecvError::Disconnected) => return None,
             Err(TryRecvError::Empty) => {}
         }
-        // The queue is empty: time for the keyframe that a gap requires. Under load it would only
-        // make things worse.
-        if self.need == Need::Later && self.keyframe_debt == 0 {
+        // The queue is empty: time for the keyframe that a gap in a file requires. Under load it
+        // would only make things worse.
+        if self.need == Need::Later && self.file.is_some() && self.keyframe_debt == 0 {
             self.ask_for_keyframe();
         }
         batches.recv().ok()

@@ -1,5 +1,6 @@
 //! The metrics of `/metrics` as those of OTLP: the rendered text is read, so that both tell the same
-//! numbers under the same names.
+//! numbers under the same names. An OpenTelemetry Collector that passes them on to Prometheus leaves
+//! the names as they are (`every_name_stays_as_it_is_behind_a_collector`).
 //!
 //! Counters and histograms count since the start of the process, and a fact about the process is a gauge
 //! of 1, as OpenTelemetry has it for Prometheus' metrics.
@@ -179,15 +180,16 @@ fn renamed(metric: &Metric, to: &Conventional) -> Metric {
     metric
 }
 
-/// The unit of a metric, which its name tells.
+/// The unit of a metric, which a word of its name tells; empty for counts and shares. For `1` a
+/// Collector would end the name of a gauge in `_ratio`.
 fn unit(name: &str) -> &'static str {
-    let name = name.trim_end_matches("_total");
-    if name.ends_with("_seconds") {
+    let has = |word: &str| name.split('_').any(|it| it == word);
+    if has("seconds") {
         "s"
-    } else if name.ends_with("_bytes") {
+    } else if has("bytes") {
         "By"
     } else {
-        "1"
+        ""
     }
 }
 
@@ -296,7 +298,7 @@ mod tests {
         let sum = json!({"dataPoints": [expected("200", 2.0), expected("429", 1.0)],
             "aggregationTemporality": 2, "isMonotonic": true});
         assert_eq!(responses["sum"], sum);
-        assert_eq!(responses["unit"], "1");
+        assert_eq!(responses["unit"], "");
         assert_eq!(responses["description"], "Responses begun");
         let up = &exported["process_start_time_seconds"];
         assert_eq!(
@@ -305,6 +307,49 @@ mod tests {
         );
         let build = &exported["pointsman_build_info"]["gauge"]["dataPoints"][0];
         assert_eq!(build["asDouble"], 1.0);
+    }
+
+    #[test]
+    fn times_and_bytes_have_a_unit_and_counts_and_shares_have_none() {
+        for (name, expected) in [
+            ("process_start_time_seconds", "s"),
+            ("pointsman_engine_busy_seconds_total", "s"),
+            ("pointsman_journal_bytes_total", "By"),
+            ("pointsman_kv_bytes_used", "By"),
+            ("pointsman_executor_up", ""),
+            ("pointsman_policy_canary_share", ""),
+            ("pointsman_requests_total", ""),
+        ] {
+            assert_eq!(unit(name), expected, "{name}");
+        }
+    }
+
+    /// The name that a Collector gives a metric for Prometheus: by its unit and its kind, words are
+    /// put at the end of the name, unless it has them.
+    fn translated(metric: &DescribedMetric) -> String {
+        let mut words: Vec<&str> = metric.name.split('_').collect();
+        let ending = match (unit(&metric.name), metric.kind) {
+            ("s", _) => Some("seconds"),
+            ("By", _) => Some("bytes"),
+            ("1", "gauge" | "info") => Some("ratio"),
+            _ => None,
+        };
+        let ending = ending.filter(|it| !words.contains(it));
+        words.extend(ending);
+        if metric.kind == "counter" {
+            words.retain(|it| *it != "total");
+            words.push("total");
+        }
+        words.join("_")
+    }
+
+    #[test]
+    fn every_name_stays_as_it_is_behind_a_collector() {
+        let metrics = Metrics::default();
+        assert!(!metrics.described().is_empty());
+        for metric in metrics.described() {
+            assert_eq!(translated(metric), metric.name);
+        }
     }
 
     #[test]

@@ -360,8 +360,17 @@ async fn ejectable() -> Result<Serving> {
 /// The elements of the page after an operator with this key has wanted to eject `mine` and given
 /// this answer to the question.
 async fn ejecting(serving: &Serving, key: &str, answer: &str) -> Result<String> {
+    ejecting_beside("", serving, (key, answer)).await
+}
+
+/// The same while another script runs in the page.
+async fn ejecting_beside(
+    other: &str,
+    serving: &Serving,
+    (key, answer): (&str, &str),
+) -> Result<String> {
     let script = format!(
-        "{UNTIL}const at = (mark) => () => document.querySelector(mark);
+        "{UNTIL}{other}const at = (mark) => () => document.querySelector(mark);
         until(() => document.getElementById('locked').classList.contains('on'), () => {{
           document.getElementById('key').value = '{key}';
           document.querySelector('#key-form button').click();
@@ -404,6 +413,32 @@ async fn a_policy_is_ejected_once_the_question_is_answered_with_yes() -> Result<
     serving.report_until(|report| !mine_routes(report)).await?;
     // What an embedded default decides cannot be ejected.
     ensure!(!dom.contains("data-eject=\""), "{dom}");
+    serving.server.stop().await?;
+    Ok(())
+}
+
+/// Has the page hear, once an order is carried out, from a server that has just begun and where `anew`
+/// routes: the time of a browser passes too fast for a server to be started in it.
+const RESTART: &str = "const heard = window.fetch;
+until(() => document.getElementById('ordered').classList.contains('on'), () => {
+  window.fetch = async (path, options) => {
+    const answer = await heard(path, options);
+    if (path !== '/monitor/data') return answer;
+    const data = await answer.json();
+    data.at_micros = data.policies.at_micros = 1;
+    data.policies.hooks.routing = { policy: 'anew', number: 1 };
+    return new Response(JSON.stringify(data));
+  };
+});\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_restarted_after_an_eject_is_shown_as_it_is() -> Result<()> {
+    let serving = ejectable().await?;
+    let dom = ejecting_beside(RESTART, &serving, ("root", "yes")).await?;
+    serving.report_until(|report| !mine_routes(report)).await?;
+    let hook = dom.split_once("data-hook=\"routing\"");
+    let (_, hook) = hook.context("no hook")?;
+    ensure!(text(hook, "<strong")? == "anew", "{dom}");
     serving.server.stop().await?;
     Ok(())
 }

@@ -37,6 +37,7 @@
     return cell;
   };
   const pill = (text, tone) => el("span", text, "pill " + tone);
+  const setPhase = (text, tone) => { set("phase", text); $("phase").className = "pill " + tone; };
   const holding = (name, ...inside) => {
     const cell = field(name);
     cell.append(...inside);
@@ -355,7 +356,7 @@
 
   // Orders. A key for questions gives none, which the server says when it is tried.
   let asksOnly = false, ejecting = null;
-  // The policies as the last order left them: numbers may be older for a second.
+  // The policies as the last order left them, until newer numbers come, or those of another process.
   let leftBy = null;
   const holds = (policy) => {
     const cell = field("holds", policy.holds.join(", ") || "nothing");
@@ -534,8 +535,7 @@
     set("version", "version " + data.version);
     set("uptime", time(data.at_micros));
     set("round", data.round);
-    $("phase").textContent = data.phase;
-    $("phase").className = "pill " + tone(data.phase);
+    setPhase(data.phase, tone(data.phase));
     if (!before || data.at_micros > before.at_micros) drawLoad(data, perExecutor);
     drawActivity(data);
     drawHour(data);
@@ -544,7 +544,8 @@
     drawTenants(data);
     drawModels(data);
     drawExecutors(data, perExecutor);
-    const policies = leftBy && leftBy.at_micros > data.policies.at_micros ? leftBy : data.policies;
+    if (leftBy && (data.policies.at_micros >= leftBy.at_micros || data.at_micros < before.at_micros)) leftBy = null;
+    const policies = leftBy || data.policies;
     drawPolicies(policies, data.at_micros);
     drawFaults(policies);
     drawShadows(policies);
@@ -560,8 +561,7 @@
     set("gone-text", why + since + ". What is below is what was last heard; trying again every second.");
     $("gone").classList.add("on");
     document.body.classList.add("gone");
-    $("phase").textContent = "gone";
-    $("phase").className = "pill bad";
+    setPhase("gone", "bad");
   };
   const poll = async () => {
     try {

@@ -248,6 +248,30 @@ fn a_disk_that_is_full_is_one_outage_however_often_it_is_tried() {
 }
 
 #[test]
+fn a_disk_that_stays_full_costs_a_keyframe_more_and_more_rarely() {
+    let memory = Memory {
+        room: Some(Arc::new(Mutex::new(0))),
+        ..Memory::default()
+    };
+    let mut writer = start(&memory, small());
+    let monitor = writer.monitor();
+    let turns = 1024;
+    let mut keyframes = 0;
+    for turn in 0..turns {
+        if writer.is_keyframe_due() {
+            keyframes += 1;
+            writer.write_keyframe(keyframe(turn));
+        }
+        writer.write(&numbered(turn));
+        writer.flush();
+        // Nothing is written, so the queue is empty between any two turns.
+        wait_until("an empty queue", || monitor.queued() == 0);
+    }
+    assert!((2..=10).contains(&keyframes), "{keyframes}");
+    assert_eq!(writer.stats().lost, turns + keyframes);
+}
+
+#[test]
 fn a_batch_that_has_waited_long_enough_is_handed_over() {
     let memory = Memory::default();
     let mut writer = start(&memory, small());
