@@ -6,12 +6,15 @@
     reason = "a test fails by panicking, and returns the errors of its surroundings"
 )]
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{self, Poll, ready};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt as _, Either, Full};
+use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::rt::Executor;
 use hyper::{Request, Response, StatusCode, Version};
@@ -25,6 +28,7 @@ use pointsman_tests::serving::Serving;
 use pointsman_tests::tls::Certificate;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
@@ -79,9 +83,55 @@ impl Secured {
 
 /// A client's connection by HTTP/2.
 struct Client {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<Sent>,
     connection: JoinHandle<()>,
     tasks: Tasks,
+}
+
+/// The body of a request.
+type Sent = Either<Full<Bytes>, Halting>;
+
+/// A body that halts after its first part.
+struct Halting {
+    part: Option<Bytes>,
+    /// The other part, once it is there.
+    rest: Option<oneshot::Receiver<Bytes>>,
+}
+
+/// A request with a body that halts.
+struct Begun {
+    rest: Bytes,
+    go_on: oneshot::Sender<Bytes>,
+    answer: JoinHandle<hyper::Result<Response<Incoming>>>,
+}
+
+impl Body for Halting {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(part) = self.part.take() {
+            return Poll::Ready(Some(Ok(Frame::data(part))));
+        }
+        let Some(rest) = &mut self.rest else {
+            return Poll::Ready(None);
+        };
+        let rest = ready!(Pin::new(rest).poll(cx));
+        self.rest = None;
+        Poll::Ready(rest.ok().map(|rest| Ok(Frame::data(rest))))
+    }
+}
+
+impl Begun {
+    /// Sends the rest of the body, and waits for the status of the answer.
+    async fn end(self) -> Result<StatusCode> {
+        // A server that has answered already needs no rest.
+        drop(self.go_on.send(self.rest));
+        Ok(self.answer.await??.status())
+    }
 }
 
 /// The tasks that hyper makes for a connection.
@@ -102,11 +152,34 @@ impl Client {
             Some(body) => request.method("POST").body(Bytes::from(body.to_string())),
             None => request.body(Bytes::new()),
         };
+        let request = request?.map(|body| Either::Left(Full::new(body)));
         let mut sender = self.sender.clone();
         sender.ready().await?;
-        let response = sender.send_request(request?.map(Full::new)).await?;
+        let response = sender.send_request(request).await?;
         assert_eq!(response.version(), Version::HTTP_2);
         Ok(response)
+    }
+
+    /// Begins to send a request, and halts within its body.
+    async fn begin(&self, path: &str, body: &Value) -> Result<Begun> {
+        let mut body = Bytes::from(body.to_string());
+        let part = body.split_to(body.len() / 2);
+        let (go_on, rest) = oneshot::channel();
+        let halting = Halting {
+            part: Some(part),
+            rest: Some(rest),
+        };
+        let request = Request::post(format!("https://localhost{path}"));
+        let request = request.body(Either::Right(halting))?;
+        let mut sender = self.sender.clone();
+        sender.ready().await?;
+        // It is on its way before any later one.
+        let answer = sender.send_request(request);
+        Ok(Begun {
+            rest: body,
+            go_on,
+            answer: tokio::spawn(answer),
+        })
     }
 
     /// Asks, and reads the whole answer.
@@ -274,13 +347,34 @@ async fn clients_beyond_the_bound_are_told_so_and_probes_are_answered() -> Resul
 }
 
 #[tokio::test]
+async fn of_bodies_side_by_side_one_alone_has_room_beyond_the_bound() -> Result<()> {
+    // Less than half a body.
+    let secured = Secured::start(|config| config.http.bodies_bytes_max = 8).await?;
+    let (client, other) = (secured.client().await?, secured.client().await?);
+    let hello = chat("Hello");
+    let begun = client.begin(CHAT, &hello).await?;
+    // There is no room for a second one while the first is being read,
+    let (status, text) = client.ask(CHAT, Some(&hello)).await?;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{text}");
+    assert!(text.contains("bodies_full"), "{text}");
+    // but for one of another connection, and for the next one.
+    let (status, text) = other.ask(CHAT, Some(&hello)).await?;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    assert_eq!(begun.end().await?, StatusCode::OK);
+    let (status, text) = client.ask(CHAT, Some(&hello)).await?;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    drop((client, other));
+    secured.serving.server.stop().await
+}
+
+#[tokio::test]
 async fn a_head_that_is_too_large_is_refused() -> Result<()> {
     let secured = Secured::start(|_| ()).await?;
     let client = secured.client().await?;
     let request = Request::builder()
         .uri("https://localhost/ready")
         .header("x-long", "x".repeat(100_000))
-        .body(Full::new(Bytes::new()))?;
+        .body(Either::Left(Full::new(Bytes::new())))?;
     // Some clients ask the server for its bound and do not send so much.
     let answered = client.sender.clone().send_request(request).await;
     if let Ok(response) = answered {

@@ -21,6 +21,7 @@ use tokio::task;
 use super::addition::{Added, SHARE_WEIGHT, added, weight, weight_schema};
 use super::backend::CA_FILE;
 use super::devices::DeviceShape;
+use super::kept::KeptExecutors;
 use super::{Desk, in_time};
 
 /// The executors, the first 1000 in attach order, and the devices.
@@ -162,7 +163,7 @@ pub(crate) async fn add(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executor
     let fleet = Arc::clone(&app.fleet);
     let adding = task::spawn(async move {
         let row = attach(&fleet, added).await?;
-        desk.kept.keep(&row.name, &body).await;
+        desk.kept.keep(&fleet, &row.name, &body).await;
         Ok(row)
     });
     match adding.await.unwrap_or(Err(AddError::Ended)) {
@@ -195,12 +196,18 @@ pub(crate) async fn one(call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError>
     }
 }
 
-pub(crate) async fn drain(call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
-    change(call, ExecutorChange::Drain).await
+pub(crate) async fn drain(
+    desk: Arc<Desk>,
+    call: Call<'_>,
+) -> Result<Json<ExecutorShape>, ApiError> {
+    changed((&desk, call.app), &call.parameter, ExecutorChange::Drain).await
 }
 
-pub(crate) async fn resume(call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
-    change(call, ExecutorChange::Resume).await
+pub(crate) async fn resume(
+    desk: Arc<Desk>,
+    call: Call<'_>,
+) -> Result<Json<ExecutorShape>, ApiError> {
+    changed((&desk, call.app), &call.parameter, ExecutorChange::Resume).await
 }
 
 /// Begins the removal of an executor, which no start adds again. The removal goes on after the answer.
@@ -209,16 +216,12 @@ pub(crate) async fn remove(
     call: Call<'_>,
 ) -> Result<Json<ExecutorShape>, ApiError> {
     let (app, name) = (call.app, call.parameter);
-    let removed = changed(app, &name, ExecutorChange::Remove).await;
+    let removed = changed((&desk, app), &name, ExecutorChange::Remove).await;
     match removed {
-        Ok(removed) => {
-            desk.kept.forget(&name).await;
-            Ok(removed)
-        }
         Err(ApiError::Absent(message)) if desk.kept.forget(&name).await => Err(ApiError::Absent(
             format!("{message}; the next start would have tried it again, and does not now"),
         )),
-        Err(error) => Err(error),
+        removed => removed,
     }
 }
 
@@ -244,9 +247,8 @@ pub(crate) async fn share_weight(
     let mut fields = Fields::parse(&body)?;
     let weight = weight(&mut fields)?.ok_or(ApiError::Missing(SHARE_WEIGHT))?;
     fields.none_left(&[SHARE_WEIGHT])?;
-    let changed = changed(&app, &name, ExecutorChange::ShareWeight(weight)).await?;
-    desk.kept.set(&name, (SHARE_WEIGHT, weight.into())).await;
-    Ok(changed)
+    let change = ExecutorChange::ShareWeight(weight);
+    changed((&desk, &app), &name, change).await
 }
 
 /// The schema of the body of [`share_weight`].
@@ -256,16 +258,18 @@ pub(crate) fn share_weight_schema(schemas: &mut SchemaGenerator) -> Schema {
     named(schemas, "ShareWeightRequest", body)
 }
 
-async fn change(call: Call<'_>, change: ExecutorChange) -> Result<Json<ExecutorShape>, ApiError> {
-    changed(call.app, &call.parameter, change).await
-}
-
+/// Changes an executor, and what is kept of it.
+///
+/// # Cancellation
+/// A change that has begun goes on.
 pub(super) async fn changed(
-    app: &App,
+    (desk, app): (&Desk, &App),
     name: &str,
     change: ExecutorChange,
 ) -> Result<Json<ExecutorShape>, ApiError> {
-    match in_time(app.fleet.change(name, change)).await? {
+    let (fleet, kept) = (Arc::clone(&app.fleet), Arc::clone(&desk.kept));
+    let changing = task::spawn(carry_out((fleet, kept), name.to_owned(), change));
+    match in_time(async { changing.await.ok().flatten() }).await? {
         Ok(row) => Ok(answer(app, &row)),
         Err(error @ ChangeRefused::Unknown { .. }) => Err(ApiError::Absent(error.to_string())),
         Err(
@@ -275,6 +279,27 @@ pub(super) async fn changed(
             | ChangeRefused::NoServer(_)),
         ) => Err(ApiError::Conflict(error.to_string())),
     }
+}
+
+/// Carries out the change of an executor here and in what is kept; absent: the driver has ended.
+async fn carry_out(
+    (fleet, kept): (Arc<Fleet>, Arc<KeptExecutors>),
+    name: String,
+    change: ExecutorChange,
+) -> Option<Result<ExecutorRow, ChangeRefused>> {
+    let changed = fleet.change(&name, change).await?;
+    if changed.is_ok() {
+        match change {
+            ExecutorChange::Remove => {
+                kept.forget(&name).await;
+            }
+            ExecutorChange::ShareWeight(weight) => {
+                kept.set(&name, (SHARE_WEIGHT, weight.into())).await;
+            }
+            ExecutorChange::Drain | ExecutorChange::Resume | ExecutorChange::Load(_) => {}
+        }
+    }
+    Some(changed)
 }
 
 fn answer(app: &App, row: &ExecutorRow) -> Json<ExecutorShape> {

@@ -5,7 +5,9 @@
 //!
 //! # Invariants
 //! 1. An executor that was removed stays removed
-//!    (`executors_that_operators_added_outlive_a_restart`, in `host/server/tests/running/kept.rs`).
+//!    (`executors_that_operators_added_outlive_a_restart`, in `host/server/tests/running/kept.rs`), though the client
+//!    leaves or the addition has just ended (`a_change_whose_client_leaves_is_kept_as_it_was_carried_out` and
+//!    `an_executor_that_is_removed_before_it_is_kept_is_not_kept`, in `host/server/tests/http/orders.rs`).
 //! 2. Nothing that is kept stops the start: a file that cannot be read is set aside, an executor that cannot be
 //!    added is told of, and a name that the configuration has now is the configuration's (there, too).
 //!
@@ -127,17 +129,20 @@ impl KeptExecutors {
         }
     }
 
-    /// Keeps the executor `name`, which an order with this body added.
-    pub(super) async fn keep(self: &Arc<Self>, name: &str, body: &[u8]) {
+    /// Keeps the executor `name`, which an order with this body added to `fleet`, unless it was removed since.
+    pub(super) async fn keep(self: &Arc<Self>, fleet: &Arc<Fleet>, name: &str, body: &[u8]) {
         let Ok(mut order) = serde_json::from_slice::<KeptOrder>(body) else {
             // It was understood as an order, which is an object.
             return;
         };
         order.insert(EXECUTOR.to_owned(), name.into());
-        let name = name.to_owned();
+        let (fleet, name) = (Arc::clone(fleet), name.to_owned());
         let change = move |orders: &mut Vec<KeptOrder>| {
-            orders.retain(|kept| name_of(kept) != name);
-            orders.push(order);
+            // A removal that finds nothing to forget has taken it out of the catalogue by then.
+            if is_in(&fleet, &name) {
+                orders.retain(|kept| name_of(kept) != name);
+                orders.push(order);
+            }
         };
         self.change(change).await;
     }

@@ -13,6 +13,7 @@ use pointsman_http::fields::{Fields, Properties, closed_object, integer};
 use pointsman_http::openapi::named;
 use schemars::{Schema, SchemaGenerator};
 
+use super::Desk;
 use super::executors::{ExecutorShape, changed};
 
 const ANY: RangeInclusive<u32> = 0..=u32::MAX;
@@ -31,11 +32,11 @@ const FIELDS: [(&str, RangeInclusive<u32>, &str); 6] = [
 ];
 
 /// Tells the load of a server elsewhere.
-pub(crate) async fn load(call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
+pub(crate) async fn load(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
     let (app, name) = (Arc::clone(call.app), call.parameter.clone());
     let body = call.body().await?;
     let load = told(Fields::parse(&body)?)?;
-    changed(&app, &name, ExecutorChange::Load(load)).await
+    changed((&desk, &app), &name, ExecutorChange::Load(load)).await
 }
 
 /// The schema of the body of [`load`].

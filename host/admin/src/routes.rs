@@ -106,17 +106,17 @@ fn fleet_routes(desk: &Arc<Desk>) -> Vec<Route> {
             )
             .status(StatusCode::ACCEPTED)
             .fails(ORDER_FAILURES),
-        order("/admin/executors/{name}/drain", route_function!(executors::drain))
+        order("/admin/executors/{name}/drain", route_function!(executors::drain, desk))
             .named("drainExecutor", "admin")
             .about("Has an executor take nothing new.", "Its requests go on."),
-        order("/admin/executors/{name}/resume", route_function!(executors::resume))
+        order("/admin/executors/{name}/resume", route_function!(executors::resume, desk))
             .named("resumeExecutor", "admin")
             .about("Has a drained executor take requests again.", ""),
         order("/admin/executors/{name}/share-weight", route_function!(executors::share_weight, desk))
             .named("setExecutorShareWeight", "admin")
             .about("Gives an executor another share of its device's tokens.", "")
             .takes(RouteBody::Required(executors::share_weight_schema)),
-        order("/admin/executors/{name}/load", route_function!(loads::load))
+        order("/admin/executors/{name}/load", route_function!(loads::load, desk))
             .named("tellExecutorLoad", "admin")
             .about(
                 "Tells the load of a server elsewhere.",

@@ -146,7 +146,7 @@ pub struct HttpConfig {
     pub requests_max: u32,
     /// Bytes of a request's body. Default 32 MiB: a file of 25 MB as a form, or one of 24 MB in base64.
     pub body_bytes_max: usize,
-    /// Bytes of all bodies together, beyond the first 16 KiB of each. Default 512 MiB, or
+    /// Bytes of all bodies together, beyond the first 16 KiB of one at a time of each connection. Default 512 MiB, or
     /// [`Self::body_bytes_max`] if that is more.
     pub bodies_bytes_max: usize,
     /// Requests of more than 16 KiB that wait to be parsed and tokenised. Default 1024.

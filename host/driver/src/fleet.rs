@@ -5,13 +5,21 @@
 //!
 //! # Invariants
 //! 1. A model is in the catalogue exactly as long as an executor serves it that is not being
-//!    removed (`tests/tests/operating/admin/executors.rs`).
+//!    removed (`tests/tests/operating/admin/executors.rs`, and
+//!    `tests::a_model_that_goes_while_an_executor_of_it_is_added_comes_back_with_that`).
+//! 2. Orders, servers elsewhere and the end of the host wait for the driver alone, and for no model that loads
+//!    (`tests::nothing_but_additions_waits_while_a_model_loads`).
+//! 3. Of additions at once a later one finds what the earlier ones have loaded
+//!    (`tests::of_two_additions_at_once_one_loads_the_model`).
 //!
 //! # Cancellation
 //! An addition that has begun is finished, even if nobody waits for it any more.
 //!
 //! # Not here
 //! The work of an executor (`pointsman-executor`), and placements on it (`pointsman-core`).
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -43,9 +51,11 @@ pub struct Fleet {
     driver: DriverHandle,
     // Owned.
     catalog: watch::Sender<Arc<Catalog>>,
-    /// The executors of each model, and the engines' threads. Locked while an executor is added or
-    /// removed, even while a model loads: two additions at once would both find the name free and
-    /// the memory there.
+    /// Locked while an executor with an engine is added, however long its model loads: two additions at once would
+    /// both load it, and find the memory there. Locked before `members`.
+    additions: Mutex<()>,
+    /// The executors of each model, and the engines' threads. Locked while the driver attaches or changes an
+    /// executor and the catalogue follows, so that both change in the same order; never while a model loads.
     members: Mutex<Members>,
 }
 
@@ -137,6 +147,7 @@ impl Fleet {
             provider,
             driver,
             catalog: watch::channel(Arc::default()).0,
+            additions: Mutex::default(),
             members: Mutex::default(),
         }
     }
@@ -175,8 +186,8 @@ impl Fleet {
     }
 
     async fn add_now(self: &Arc<Self>, addition: Addition) -> Result<ExecutorRow, AddError> {
-        let mut members = self.members.lock().await;
-        let models = self.models_of(&members, &addition).await?;
+        let _turn = self.additions.lock().await;
+        let models = self.models_of(&addition).await?;
         let provider = Arc::clone(&self.provider);
         let preparing = task::spawn_blocking(move || {
             let prepared = provider.executor(&models, &addition.executor);
@@ -186,6 +197,7 @@ impl Fleet {
             Ok(prepared) => prepared?,
             Err(error) => return Err(AddError::Load(format!("preparing panicked: {error}"))),
         };
+        let mut members = self.members.lock().await;
         self.attach(&mut members, prepared, models).await
     }
 
@@ -200,8 +212,8 @@ impl Fleet {
         terms: ExecutorTerms,
     ) -> Result<ExecutorRow, AddError> {
         let adding = task::spawn(async move {
-            let mut members = self.members.lock().await;
             let prepared = self.provider.server(&server, terms)?;
+            let mut members = self.members.lock().await;
             self.attach(&mut members, prepared, Vec::new()).await
         });
         adding.await.unwrap_or(Err(AddError::Ended))
@@ -256,18 +268,15 @@ impl Fleet {
     }
 
     /// The models of an executor to add. One that is not served is loaded.
-    async fn models_of(
-        &self,
-        members: &Members,
-        addition: &Addition,
-    ) -> Result<Vec<ServedModel>, AddError> {
+    async fn models_of(&self, addition: &Addition) -> Result<Vec<ServedModel>, AddError> {
         let mut models = Vec::new();
         for name in &addition.executor.models {
-            let served = members.serving.get(name);
-            let served = served.and_then(|serving| serving.loaded.as_ref());
+            let served = self.members.lock().await.loaded(name);
             models.push(match (&addition.models, served) {
-                (AddedModels::Served, Some(served)) => served.clone(),
-                (AddedModels::Served, None) => return Err(members.not_served(name)),
+                (AddedModels::Served, Some(served)) => served,
+                (AddedModels::Served, None) => {
+                    return Err(self.members.lock().await.not_served(name));
+                }
                 (AddedModels::Loaded(source), Some(served)) => same(served, name, source)?,
                 (AddedModels::Loaded(source), None) => {
                     self.load(ModelConfig::new(name, source.clone())).await?
@@ -287,6 +296,10 @@ impl Fleet {
     }
 
     /// Has an executor drain, resume, or go; absent: the driver has ended.
+    ///
+    /// # Cancellation
+    /// The driver carries out an order that it has, and the catalogue does not follow: where this may be dropped, it
+    /// is run as a task.
     pub async fn change(
         &self,
         name: &str,
@@ -356,9 +369,9 @@ async fn follow(fleet: Weak<Fleet>, name: String, mut found: watch::Receiver<Arc
 }
 
 /// The model `served`, unless `source` means a model in another place.
-fn same(served: &ServedModel, name: &str, source: &ModelSource) -> Result<ServedModel, AddError> {
+fn same(served: ServedModel, name: &str, source: &ModelSource) -> Result<ServedModel, AddError> {
     if *source == ModelSource::Embedded || served.source == *source {
-        return Ok(served.clone());
+        return Ok(served);
     }
     Err(AddError::OtherModel(name.to_owned()))
 }
@@ -384,6 +397,11 @@ impl From<ServeModelError> for AddError {
 // === impl Members ===
 
 impl Members {
+    /// The model `name` as it was loaded; absent: it was not.
+    fn loaded(&self, name: &str) -> Option<ServedModel> {
+        self.serving.get(name)?.loaded.clone()
+    }
+
     fn not_served(&self, name: &str) -> AddError {
         let known: Vec<&str> = self.serving.keys().map(String::as_str).collect();
         AddError::NotServed {

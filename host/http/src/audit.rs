@@ -1,7 +1,9 @@
 //! Audit lines: for each order of an operator, who gave it, from where, what it was, and what came of it.
 //!
 //! # Invariants
-//! 1. No key is in a line: of an order's body, the fields with one are left out
+//! 1. Each order has one line, whether or not its client waits for the answer
+//!    (`an_order_whose_client_leaves_has_its_line`, in `host/server/tests/http/orders.rs`).
+//! 2. No key is in a line: of an order's body, the fields with one are left out
 //!    (`tests::what_is_secret_is_left_out`), and of one that was not understood all values, since a
 //!    misspelt field may have one (`tests::of_an_order_that_is_not_understood_the_fields_are_named`).
 
@@ -20,14 +22,18 @@ pub(super) const AUDIT: &str = "pointsman::audit";
 const BODY_BYTES_MAX: usize = 512;
 /// Fields of orders whose values are secret.
 const SECRET: [&str; 2] = ["key", "headers"];
+/// The reason why an order has no status. It may have been carried out.
+const UNANSWERED: &str = "its client left, or the server ended, before the answer";
 
-/// An order under way.
+/// An order under way. Its line is written when this is dropped.
 #[derive(Debug)]
 pub(super) struct Audit {
     by: &'static str,
     from: Option<SocketAddr>,
     order: String,
     body: OrderBody,
+    /// The status of the answer; absent: there is none.
+    status: Option<u16>,
 }
 
 /// The body of an order as the line has it, once it was read.
@@ -51,6 +57,7 @@ impl Audit {
             from,
             order: format!("{} {}", request.method(), request.uri().path()),
             body: OrderBody::default(),
+            status: None,
         }
     }
 
@@ -59,8 +66,15 @@ impl Audit {
         self.body.clone()
     }
 
-    /// Writes the line of an order that was answered with `status`.
-    pub(super) fn end(self, status: u16) {
+    /// Ends an order that is answered with `status`.
+    pub(super) fn end(mut self, status: u16) {
+        self.status = Some(status);
+    }
+}
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        let status = self.status;
         tracing::info!(
             target: AUDIT,
             by = self.by,
@@ -68,6 +82,7 @@ impl Audit {
             order = self.order,
             body = self.body.0.get().map(|body| body.after(status)),
             status,
+            why = status.is_none().then_some(UNANSWERED),
             "order"
         );
     }
@@ -113,9 +128,10 @@ impl BodyText {
         Some(Self { fields, names })
     }
 
-    /// The text for the line of an order that was answered with `status`.
-    fn after(&self, status: u16) -> &str {
-        if status == StatusCode::BAD_REQUEST.as_u16() {
+    /// The text for the line of an order that was answered with `status`; absent: it was not answered. It was
+    /// understood then: one that is not is refused as soon as its body is there, and no client can leave between.
+    fn after(&self, status: Option<u16>) -> &str {
+        if status == Some(StatusCode::BAD_REQUEST.as_u16()) {
             &self.names
         } else {
             &self.fields
@@ -147,14 +163,15 @@ mod tests {
         assert!(!said.contains("sesame"), "{said}");
         assert!(BodyText::of(b"{}").is_none() && BodyText::of(b"").is_none());
         let said = BodyText::of(b"sesame").unwrap();
-        assert_eq!([said.after(400), said.after(200)], ["(not JSON)"; 2]);
+        let texts = [Some(400), Some(200), None].map(|status| said.after(status));
+        assert_eq!(texts, ["(not JSON)"; 3]);
     }
 
     #[test]
     fn of_an_order_that_is_not_understood_the_fields_are_named() {
         let said = BodyText::of(br#"{"header": ["x-a: sesame"], "slots": 3}"#).unwrap();
-        assert_eq!(said.after(400), "header, slots");
-        assert!(said.after(201).contains("sesame"));
+        assert_eq!(said.after(Some(400)), "header, slots");
+        assert!(said.after(Some(201)).contains("sesame"));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! # Bounds
 //! Memory is counted as it is taken, so that a client that announces much and sends little has
-//! little. The first bytes of each body are not counted: whatever large bodies take, there is room
-//! for small ones. All bodies together hold `bodies-max`, and so many bytes more for each connection.
+//! little. The first bytes of one body at a time of each connection are not counted: whatever large bodies
+//! take, there is room for small ones, and a connection that brings many side by side (HTTP/2) has no more of
+//! it than others. All bodies together hold `bodies-max`, and so many bytes more for each connection.
 //! A body that finds no room is refused at once: those that have begun can then end.
 //!
 //! # Invariants
@@ -11,6 +12,9 @@
 //!    (`tests::a_body_takes_the_room_of_what_has_come`, and `turns::tests` for work without a client).
 //! 2. The bodies that clients have only announced take no room
 //!    (`tests::a_body_takes_the_room_of_what_has_come`).
+//! 3. Of a connection's bodies at once one alone has bytes that are not counted
+//!    (`tests::one_body_of_a_connection_at_a_time_has_bytes_that_are_not_counted`, and by HTTP/2
+//!    `of_bodies_side_by_side_one_alone_has_room_beyond_the_bound`, in `tests/tests/http2.rs`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,12 +26,13 @@ use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::CONTENT_ENCODING;
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::{ApiError, quoted};
 use super::settings::HttpSettings;
 
-/// The most bytes of a small body. So many of each body are not counted.
+/// The most bytes of a small body. So many of one body at a time of each connection are not counted.
 pub(super) const SMALL_BYTES_MAX: usize = 16 << 10;
 /// The bytes of a body that come in a second from a client with a slow line. One that sends no fewer is not cut off,
 /// however large its body is.
@@ -57,11 +62,18 @@ pub struct RequestBody {
     share: Share,
 }
 
+/// The bytes of a connection's bodies that are not counted, which one of them has at a time.
+#[derive(Clone, Debug)]
+pub(super) struct Uncounted(Arc<Semaphore>);
+
 /// A part of the memory of all bodies.
 #[derive(Debug)]
 struct Share {
     bodies: Arc<Bodies>,
+    /// The bytes that are counted.
     bytes: usize,
+    /// The hold on the bytes that are not; absent: another body of the connection had it.
+    uncounted: Option<OwnedSemaphorePermit>,
 }
 
 /// Reads a request's body whole.
@@ -71,7 +83,7 @@ struct Share {
 pub(super) async fn read(
     request: Request<Incoming>,
     settings: &HttpSettings,
-    bodies: &Arc<Bodies>,
+    (bodies, uncounted): (&Arc<Bodies>, &Uncounted),
 ) -> Result<RequestBody, ApiError> {
     let bytes_max = settings.body_bytes_max;
     let too_large = ApiError::BodyTooLarge { bytes_max };
@@ -86,7 +98,7 @@ pub(super) async fn read(
     if usize::try_from(body.size_hint().lower()).is_ok_and(|bytes| bytes > bytes_max) {
         return Err(too_large);
     }
-    collect(body, settings, RequestBody::empty(bodies)).await
+    collect(body, settings, RequestBody::empty(bodies, uncounted)).await
 }
 
 /// Adds all that comes to `body`, as long as it is not too large and comes in time.
@@ -170,12 +182,13 @@ impl Bodies {
 // === impl RequestBody ===
 
 impl RequestBody {
-    fn empty(bodies: &Arc<Bodies>) -> Self {
+    fn empty(bodies: &Arc<Bodies>, uncounted: &Uncounted) -> Self {
         Self {
             bytes: Vec::new(),
             share: Share {
                 bodies: Arc::clone(bodies),
                 bytes: 0,
+                uncounted: uncounted.take(),
             },
         }
     }
@@ -186,7 +199,7 @@ impl RequestBody {
         let needed = length + data.len();
         if needed > capacity {
             let grown = capacity.saturating_mul(2).min(most).max(needed);
-            self.share.grow(grown.saturating_sub(SMALL_BYTES_MAX))?;
+            self.share.grow(grown)?;
             self.bytes.reserve_exact(grown - length);
         }
         self.bytes.extend_from_slice(data);
@@ -208,13 +221,32 @@ impl AsRef<[u8]> for RequestBody {
     }
 }
 
+// === impl Uncounted ===
+
+impl Uncounted {
+    /// The hold on these bytes; absent: a body has it.
+    fn take(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).try_acquire_owned().ok()
+    }
+}
+
+impl Default for Uncounted {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+}
+
 // === impl Share ===
 
 impl Share {
-    /// Takes what is missing to `bytes`, if there is room.
+    /// Takes what is missing for a body of `bytes`, if there is room.
     fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.bodies.take(bytes - self.bytes)?;
-        self.bytes = bytes;
+        let counted = match &self.uncounted {
+            Some(_) => bytes.saturating_sub(SMALL_BYTES_MAX),
+            None => bytes,
+        };
+        self.bodies.take(counted - self.bytes)?;
+        self.bytes = counted;
         Ok(())
     }
 }
@@ -231,7 +263,7 @@ impl Drop for Share {
 impl RequestBody {
     /// A body of `bytes`, for which there is room.
     pub(super) fn of(bytes: &[u8]) -> Self {
-        let mut body = Self::empty(&bodies(usize::MAX, || ()));
+        let mut body = Self::empty(&bodies(usize::MAX, || ()), &Uncounted::default());
         body.push(bytes, bytes.len()).unwrap();
         body
     }
@@ -250,8 +282,6 @@ fn bodies(bytes_max: usize, freed: fn()) -> Arc<Bodies> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::Semaphore;
-
     use super::*;
 
     const LARGE: usize = 4 << 20;
@@ -260,9 +290,18 @@ mod tests {
         bodies.bytes.load(Ordering::Relaxed)
     }
 
-    /// A body of which so many bytes of 4 MiB have come, in pieces of 4 KiB.
+    /// A body of which so many bytes of 4 MiB have come by a connection of its own, in pieces of 4 KiB.
     fn begun(bodies: &Arc<Bodies>, bytes: usize) -> Result<RequestBody, ApiError> {
-        let mut body = RequestBody::empty(bodies);
+        begun_by(&Uncounted::default(), bodies, bytes)
+    }
+
+    /// The same by a connection that may have others.
+    fn begun_by(
+        connection: &Uncounted,
+        bodies: &Arc<Bodies>,
+        bytes: usize,
+    ) -> Result<RequestBody, ApiError> {
+        let mut body = RequestBody::empty(bodies, connection);
         for piece in vec![b' '; bytes].chunks(4 << 10) {
             body.push(piece, LARGE)?;
         }
@@ -301,6 +340,28 @@ mod tests {
         assert!(begun(&bodies, SMALL_BYTES_MAX).is_ok());
         drop(first);
         assert!(begun(&bodies, LARGE).is_ok());
+    }
+
+    #[test]
+    fn one_body_of_a_connection_at_a_time_has_bytes_that_are_not_counted() {
+        let bodies = bodies(SMALL_BYTES_MAX, || ());
+        let connection = Uncounted::default();
+        let small = || begun_by(&connection, &bodies, SMALL_BYTES_MAX);
+        let first = small().unwrap();
+        assert_eq!(counted(&bodies), 0);
+        let second = small().unwrap();
+        assert_eq!(counted(&bodies), SMALL_BYTES_MAX);
+        let refused = small().err();
+        assert_eq!(refused, Some(ApiError::BodiesFull { retry_after: 7 }));
+        // Other connections have as much.
+        assert!(begun(&bodies, SMALL_BYTES_MAX).is_ok());
+        // The next one has what the first had, and the second stays counted.
+        drop(first);
+        let third = small().unwrap();
+        assert_eq!(counted(&bodies), SMALL_BYTES_MAX);
+        assert!(small().is_err());
+        drop((second, third));
+        assert_eq!(counted(&bodies), 0);
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::auth::Listener;
+use super::body::Uncounted;
 use super::error::ApiError;
 use super::socket::{self, Socket, Watch};
 use super::tls::{Opened, Tls, Transport};
@@ -41,12 +42,14 @@ pub(super) enum Seat {
 }
 
 /// The way in of a connection's requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct EntryPoint {
     pub(super) listener: Listener,
     pub(super) seat: Seat,
     /// The client's address.
     pub(super) peer: SocketAddr,
+    /// The bytes of the connection's bodies that are not counted.
+    pub(super) uncounted: Uncounted,
 }
 
 /// Answers the requests of one connection.
@@ -130,8 +133,9 @@ async fn serve(
     let mut phase = app.watched.phase.clone();
     let read_timeout = app.settings.read_timeout;
     let left_to_bring = Cell::new(app.settings.connection_requests_max);
+    let seat = entry.seat;
     let service = service_fn(move |request| {
-        let app = Arc::clone(&app);
+        let (app, entry) = (Arc::clone(&app), entry.clone());
         left_to_bring.set(left_to_bring.get().saturating_sub(1));
         let is_last = left_to_bring.get() == 0;
         async move {
@@ -144,7 +148,7 @@ async fn serve(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .keep_alive(entry.seat == Seat::Regular)
+        .keep_alive(seat == Seat::Regular)
         .header_read_timeout(read_timeout)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(BUFFER_BYTES_MAX)

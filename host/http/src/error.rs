@@ -403,7 +403,7 @@ fn over_limit_message(over: &OverLimit) -> String {
     match *over {
         OverLimit::Never { limit, needed, max } => match limit {
             LimitKind::Tokens => format!(
-                "the prompt has {needed} tokens, and your tenant may use {max} tokens a minute"
+                "its prompts have {needed} tokens, and your tenant may use {max} tokens a minute; send less at once"
             ),
             LimitKind::Requests => format!(
                 "it counts as {needed} requests, and your tenant may send {max} a minute; send it in parts"

@@ -5,9 +5,10 @@
 //! and read the others.
 //!
 //! # Bounds
-//! At most [`STREAMS_MAX`] requests at once, and `http.connection-requests-max` in all. Without a request
-//! in hand the connection ends after `http.read-timeout`, whether it is idle or sends a head that does not
-//! end. An answer that is left unread for `http.write-timeout` is given up.
+//! At most [`STREAMS_MAX`] requests at once, and `http.connection-requests-max` in all. Of their bodies one at a
+//! time has bytes that are not counted, as by HTTP/1.1 (`body`). Without a request in hand the connection ends
+//! after `http.read-timeout`, whether it is idle or sends a head that does not end. An answer that is left
+//! unread for `http.write-timeout` is given up.
 //!
 //! # Cancellation
 //! Dropping the future of [`serve`] aborts the tasks of its requests. A request that its client resets is
@@ -98,8 +99,9 @@ pub(super) async fn serve(
     let streams = Streams::new(settings);
     let _tasks = AbortOnDrop(&streams);
     let shared = Arc::clone(&app);
+    let seat = entry.seat;
     let service = service_fn(move |request| {
-        let app = Arc::clone(&shared);
+        let (app, entry) = (Arc::clone(&shared), entry.clone());
         async move {
             let mut reply = router::answer(&app, entry, with_host(request)).await;
             // Only HTTP/1 has it.
@@ -110,7 +112,7 @@ pub(super) async fn serve(
     let connection = builder(&streams, settings).serve_connection(TokioIo::new(socket), service);
     let mut connection = pin!(connection);
     let mut left = pin!(watch.left());
-    let requests_max = match entry.seat {
+    let requests_max = match seat {
         Seat::Regular => settings.connection_requests_max,
         Seat::Spare => 1,
     };

@@ -20,7 +20,7 @@
 //! | `http.connection-requests-max`, requests of one connection | 10,000 | the connection closes behind its last answer |
 //! | `http.requests-max` | 8192 | 429 |
 //! | `http.body-max` | 32 MiB | 413 |
-//! | `http.bodies-max`, all bodies together but the first 16 KiB of each | 512 MiB | 429 |
+//! | `http.bodies-max`, all bodies together but the first 16 KiB of one at a time of each connection | 512 MiB | 429 |
 //! | `http.reading-queue-max`, long requests that wait to be parsed and tokenised | 1024 | 429 |
 //! | `http.read-timeout`, over a head, and again over a body, which has a second more for each 256 KiB that have come | 30 s | 408, or the connection closes |
 //! | `tls.handshake-timeout`, over a handshake | 10 s | the connection closes |
@@ -93,7 +93,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use auth::Listener;
-use body::Bodies;
+use body::{Bodies, Uncounted};
 use connection::{EntryPoint, Seat};
 use error::ApiError;
 use routes::RouteTable;
@@ -308,6 +308,7 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
                         listener,
                         seat: Seat::Regular,
                         peer,
+                        uncounted: Uncounted::default(),
                     };
                     connections.spawn(async move {
                         connection::run(stream, app, entry, transport).await;
@@ -318,6 +319,7 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
                         listener,
                         seat: Seat::Spare,
                         peer,
+                        uncounted: Uncounted::default(),
                     };
                     let spare = connection::run(stream, app, entry, transport);
                     spares.add(connections.spawn(spare));

@@ -83,7 +83,7 @@ impl App {
         };
         let jobs = || submissions.iter().map(|it| &it.job);
         let prompts = jobs().map(|job| u64::from(job.prompt_tokens()));
-        let bounds = jobs().map(|job| u64::from(job.output_tokens_max));
+        let bounds = jobs().map(|job| u64::from(job.output_tokens_max) * u64::from(job.answers));
         let need = QuotaNeed {
             requests: submissions.len() as u64,
             at_once: *at_once.start() as u64..=*at_once.end() as u64,

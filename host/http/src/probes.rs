@@ -1,23 +1,24 @@
-//! `/health`, `/ready` and `/metrics`: for load balancers and monitoring.
+//! `/live`, `/health`, `/ready` and `/metrics`: for supervisors, load balancers and monitoring.
 
 use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
+use pointsman_driver::message::Load;
 use pointsman_driver::metrics::CONTENT_TYPE;
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::ServerPhase;
 use super::answer::{HttpAnswer, HttpReply, JSON, Responses, json_text, reply, response};
 use super::error::ApiError;
 use super::router::Call;
+use super::{App, ServerPhase};
 
 /// The longest wait for an answer of the driver; a slower driver is not healthy.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The answer of `/health` and `/ready`, with 200 or 503.
+/// The answer of `/live`, `/health` and `/ready`, with 200 or 503.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Probe {
     status: ProbeStatus,
@@ -30,6 +31,9 @@ pub(super) struct Probe {
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 enum ProbeStatus {
+    Live,
+    #[serde(rename = "not live")]
+    NotLive,
     Ok,
     Unhealthy,
     Ready,
@@ -40,16 +44,29 @@ enum ProbeStatus {
 /// The metrics in OpenMetrics' text format.
 pub(super) struct MetricsText(String);
 
+pub(super) async fn live(call: Call<'_>) -> Result<Probe, ApiError> {
+    let reason = load(call.app).await.err();
+    let status = reason.map_or(ProbeStatus::Live, |_| ProbeStatus::NotLive);
+    Ok(Probe { status, reason })
+}
+
 pub(super) async fn health(call: Call<'_>) -> Result<Probe, ApiError> {
-    let load = timeout(DRIVER_TIMEOUT, call.app.driver.load()).await;
-    let reason = match load {
-        Ok(Some(load)) if load.executors_up > 0 => None,
-        Ok(Some(_)) => Some("no executor is up"),
-        Ok(None) => Some("the driver has ended"),
-        Err(_elapsed) => Some("the driver does not answer"),
+    let reason = match load(call.app).await {
+        Ok(load) if load.executors_up > 0 => None,
+        Ok(_) => Some("no executor is up"),
+        Err(reason) => Some(reason),
     };
     let status = reason.map_or(ProbeStatus::Ok, |_| ProbeStatus::Unhealthy);
     Ok(Probe { status, reason })
+}
+
+/// The load, as the driver tells it in time; otherwise the reason why it does not.
+async fn load(app: &App) -> Result<Load, &'static str> {
+    match timeout(DRIVER_TIMEOUT, app.driver.load()).await {
+        Ok(Some(load)) => Ok(load),
+        Ok(None) => Err("the driver has ended"),
+        Err(_elapsed) => Err("the driver does not answer"),
+    }
 }
 
 pub(super) async fn ready(call: Call<'_>) -> Result<Probe, ApiError> {

@@ -11,7 +11,7 @@ use pointsman_driver::spans::Operation;
 use super::answer::HttpReply;
 use super::audit::{Audit, OrderBody};
 use super::auth::{RouteAccess, Visitor};
-use super::body::RequestBody;
+use super::body::{RequestBody, Uncounted};
 use super::connection::{CLOSE, EntryPoint, Seat};
 use super::error::ApiError;
 use super::rights::KeyHolder;
@@ -37,12 +37,14 @@ pub struct Call<'a> {
     pub request: Request<Incoming>,
     /// The place for the body of an order, which the audit line has; absent: it is none.
     order_body: Option<OrderBody>,
+    /// The bytes of bodies that are not counted, of the request's connection.
+    uncounted: Uncounted,
 }
 
 /// Answers one request.
 ///
 /// # Cancellation
-/// A completion under way is cancelled.
+/// A completion under way is cancelled. An order that has begun goes on, and has its line.
 pub(super) async fn answer(
     app: &Arc<App>,
     entry: EntryPoint,
@@ -141,6 +143,7 @@ fn admit<'a>(
         parameter: resource.parameter,
         request,
         order_body: None,
+        uncounted: entry.uncounted,
     };
     Ok(Admitted::Runs(call, route))
 }
@@ -162,7 +165,8 @@ impl Call<'_> {
     /// # Cancellation
     /// The part that was read is dropped.
     pub async fn body(self) -> Result<RequestBody, ApiError> {
-        let body = body::read(self.request, &self.app.settings, &self.app.bodies).await?;
+        let memory = (&self.app.bodies, &self.uncounted);
+        let body = body::read(self.request, &self.app.settings, memory).await?;
         if let Some(order) = &self.order_body {
             order.keep(&body);
         }

@@ -107,6 +107,12 @@ pub(super) struct Resource<'a> {
 #[must_use]
 pub fn server_routes() -> Vec<Route> {
     vec![
+        Route::get("/live", route_function!(probes::live))
+            .named("checkLife", "live")
+            .about(
+                "Tells whether the host answers.",
+                "Whether or not executors are up: one that does not is to be started again.",
+            ),
         Route::get("/health", route_function!(probes::health))
             .named("checkHealth", "health")
             .about("Tells whether an executor is up.", ""),

@@ -19,7 +19,7 @@ pub struct HttpSettings {
     pub connection_requests_max: u32,
     /// The most bytes of a request's body.
     pub body_bytes_max: usize,
-    /// The most bytes of all bodies together, beyond the first 16 KiB of each.
+    /// The most bytes of all bodies together, beyond the first 16 KiB of one at a time of each connection.
     pub bodies_bytes_max: usize,
     /// Gives memory that was freed back to the system; called when that is much, where it may take
     /// its time.

@@ -148,8 +148,11 @@ impl Roster {
         let before = mem::replace(&mut self.wanted, wanted(backends));
         for wanted in &mut self.wanted {
             let host = wanted.backend.server.url.host_and_port();
-            let same = |it: &&Wanted| it.backend.server.url.host_and_port() == host;
-            if let Some(known) = before.iter().find(same) {
+            let is_known = |it: &&Wanted| {
+                let same = it.backend.server.url.host_and_port() == host;
+                same && !it.addresses.is_empty()
+            };
+            if let Some(known) = before.iter().find(is_known) {
                 wanted.addresses.clone_from(&known.addresses);
             }
         }

@@ -90,7 +90,13 @@ mod tests {
         let in_force: Vec<_> = changed.in_force.iter().collect();
         assert_eq!(in_force, ["hints.label-keys", "keys"]);
         let at_restart: Vec<_> = changed.at_restart.iter().collect();
-        let expected = ["core.queue-max", "drain", "hints.labels-max", "tls.certificate", "tls.key"];
+        let expected = [
+            "core.queue-max",
+            "drain",
+            "hints.labels-max",
+            "tls.certificate",
+            "tls.key",
+        ];
         assert_eq!(at_restart, expected);
     }
 

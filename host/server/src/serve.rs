@@ -386,12 +386,17 @@ impl Server {
         }
         self.driver.stop().await;
         let (reconciler, driver) = (self.reconciler, self.driver_thread);
-        let engines = self.fleet.threads().await;
-        let joined = task::spawn_blocking(move || {
-            let reconciler = reconciler.join();
-            reconciler.map_err(|_panic| anyhow!("the reconciler panicked"))?;
-            join(driver, engines)
-        });
+        let fleet = &self.fleet;
+        let joined = async move {
+            // A driver that does not end may still have an order about an executor.
+            let engines = fleet.threads().await;
+            let joining = task::spawn_blocking(move || {
+                let reconciler = reconciler.join();
+                reconciler.map_err(|_panic| anyhow!("the reconciler panicked"))?;
+                join(driver, engines)
+            });
+            joining.await
+        };
         match timeout(LAST_WORDS, joined).await {
             Ok(joined) => joined.context("not joined")??,
             // A policy is being compiled, or a file system does not answer.

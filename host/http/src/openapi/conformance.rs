@@ -318,10 +318,10 @@ mod tests {
         let again = || server_routes().swap_remove(0);
         assert_eq!(
             said(vec![again()]),
-            Err("rows of /health stand apart".to_owned())
+            Err("rows of /live stand apart".to_owned())
         );
-        let ready = || server_routes().swap_remove(1);
-        let document = server_routes().swap_remove(3);
+        let ready = || server_routes().swap_remove(2);
+        let document = server_routes().swap_remove(4);
         let apart = Err("/openapi.json has a method twice".to_owned());
         assert_eq!(said(vec![document]), apart);
         let elsewhere = |route: Route| Route {

@@ -432,32 +432,33 @@ async fn an_unknown_path_or_method_is_told_what_there_is() {
 }
 
 #[tokio::test]
-async fn health_is_whether_some_executor_is_up() {
+async fn health_is_whether_some_executor_is_up_and_life_whether_the_host_answers() {
     let mut stage = Stage::open().await;
-    for (executors_up, status, body) in [
-        (1, 200, r#"{"status":"ok"}"#),
+    for (path, executors_up, status, body) in [
+        ("/health", 1, 200, r#"{"status":"ok"}"#),
         (
+            "/health",
             0,
             503,
             r#"{"status":"unhealthy","reason":"no executor is up"}"#,
         ),
+        ("/live", 0, 200, r#"{"status":"live"}"#),
     ] {
         let mut client = stage.client().await;
         let load = Load {
             executors_up,
             ..Load::default()
         };
-        let (answer, ()) = tokio::join!(client.get("/health"), stage.answer_one(&load, &[]));
+        let (answer, ()) = tokio::join!(client.get(path), stage.answer_one(&load, &[]));
         assert_eq!((answer.head.status, &*answer.body), (status, body));
     }
     stage.end_driver();
-    let answer = stage.client().await.get("/health").await;
-    assert_eq!(answer.head.status, 503);
-    assert!(
-        answer.body.contains("the driver has ended"),
-        "{}",
-        answer.body
-    );
+    for path in ["/health", "/live"] {
+        let answer = stage.client().await.get(path).await;
+        assert_eq!(answer.head.status, 503);
+        let body = &answer.body;
+        assert!(body.contains("the driver has ended"), "{body}");
+    }
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ async fn a_path_that_is_not_there_is_told_those_that_are() {
         told(&mut client, "/v1/images").await,
         "there is no /v1/images; there are: POST /v1/chat/completions, POST \
          /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, POST \
-         /v1/rerank, POST /tokenize, POST /detokenize, GET /v1/models, GET /v1/models/NAME, GET /health, GET /ready, GET \
+         /v1/rerank, POST /tokenize, POST /detokenize, GET /v1/models, GET /v1/models/NAME, GET /live, GET /health, GET /ready, GET \
          /metrics, GET /openapi.json; for operators GET /admin, GET /monitor, GET /monitor/data"
     );
     let admin = told(&mut client, "/admin/executor").await;

@@ -1,7 +1,7 @@
 //! HTTP against a real listener, with the test in the driver's place.
 //!
 //! Answers and refusals: `answers`. Jobs that reach the driver: `requests`. Bounds: `limits`.
-//! Clients that leave: `leaving`. Connections and the server's life: `lifecycle`. The OpenAPI
+//! Clients that leave: `leaving`. Orders of operators: `orders`. Connections and the server's life: `lifecycle`. The OpenAPI
 //! document: `document`. The journal: `journal`.
 
 #![expect(
@@ -18,5 +18,6 @@ mod keys;
 mod leaving;
 mod lifecycle;
 mod limits;
+mod orders;
 mod requests;
 mod stage;

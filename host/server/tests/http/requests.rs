@@ -42,6 +42,7 @@ async fn a_request_that_says_little_gets_the_models_defaults() {
         output_tokens_max: 2048 - u32::try_from(prompt.len()).unwrap(),
         prompt,
         answer_start: AnswerStart::Apart,
+        answers: 1,
         sampling: Sampling {
             temperature: defaults.temperature,
             top_k: defaults.top_k,
@@ -79,6 +80,7 @@ async fn a_request_that_says_much_is_taken_at_its_word() {
     let expected = Job {
         prompt: TEXT.encode("Once", u32::MAX).unwrap(),
         answer_start: AnswerStart::WithinText,
+        answers: 1,
         output_tokens_max: 7,
         sampling: Sampling {
             logit_bias: vec![(5, 1.5), (7, -100.0)],

@@ -1,13 +1,15 @@
 //! A server on a real socket, behind which the test plays the driver.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 
+use pointsman_admin::KeptExecutors;
 use pointsman_config::{Config, Flags};
 use pointsman_core::rows::ExecutorKind;
-use pointsman_core::{Outcome, RefusedWhy};
+use pointsman_core::{DeviceId, Outcome, RefusedWhy, fixture};
 use pointsman_driver::catalog::{Catalog, ExecutorEntry, ModelEntry};
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::fleet::Fleet;
@@ -51,7 +53,7 @@ pub(crate) struct Stage {
     pub(crate) metrics: Arc<Metrics>,
     fleet: Arc<Fleet>,
     inbox: Inbox,
-    server: JoinHandle<std::io::Result<()>>,
+    server: JoinHandle<io::Result<()>>,
     /// The sender of reports, kept so that their channel stays open.
     _reconciler: watch::Sender<Arc<ReconcilerReport>>,
 }
@@ -66,6 +68,14 @@ impl Stage {
 
     /// A server whose configuration is not quite the default one.
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::keeping(Arc::default(), change).await
+    }
+
+    /// The same, with executors that operators have added.
+    pub(crate) async fn keeping(
+        kept: Arc<KeptExecutors>,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
         let mut config = Config::load(&Flags::default()).unwrap();
         change(&mut config);
         let (driver, inbox) = channels(config.http.requests_max);
@@ -87,7 +97,7 @@ impl Stage {
         fleet.show(catalog(&["demo"]));
         let app = Arc::new(App::new(
             http_settings(&config),
-            routes::table(Arc::default()),
+            routes::table(kept),
             Arc::clone(&fleet),
             driver,
             watched,
@@ -187,7 +197,7 @@ impl Stage {
     }
 }
 
-/// A provider that has no device.
+/// A provider that has no device, and whose servers elsewhere the test plays.
 #[derive(Debug)]
 struct Nowhere;
 
@@ -206,12 +216,16 @@ impl Provider for Nowhere {
 
     fn server(
         &self,
-        _: &ServerConfig,
+        config: &ServerConfig,
         _: ExecutorTerms,
     ) -> Result<PreparedExecutor, ServeModelError> {
-        Err(ServeModelError::DoesNotFit(
-            "there is no way out".to_owned(),
-        ))
+        Ok(PreparedExecutor {
+            spec: fixture::executor_spec(&config.executor_name(), DeviceId(0)),
+            device: None,
+            models: Vec::new(),
+            server: Some(config.url.clone()),
+            spawn: Box::new(|_executor, _models| Err(io::ErrorKind::Unsupported.into())),
+        })
     }
 }
 

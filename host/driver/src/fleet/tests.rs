@@ -1,0 +1,249 @@
+//! A fleet before a real driver, with a provider that goes on when it is told to.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use pointsman_core::{Config, DeviceId, Input, Machine, Micros, fixture};
+use pointsman_policy::{Patience, PolicyHost};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle as TaskHandle;
+use tokio::time::timeout;
+
+use super::*;
+use crate::message::{Control, Inbox, channels};
+use crate::metrics::Metrics;
+use crate::operator::Fate;
+use crate::{Driver, Memory};
+
+const AT: Micros = Micros(1);
+/// The longest wait for what waits for the driver alone.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A provider that tells of each work that it begins, and carries it out once it is told to.
+#[derive(Debug)]
+struct Slow {
+    begins: mpsc::Sender<String>,
+    goes_on: Mutex<Receiver<()>>,
+}
+
+/// A fleet with the executor `first`, which serves `demo`.
+struct Stage {
+    fleet: Arc<Fleet>,
+    begun: mpsc::Receiver<String>,
+    go_on: Sender<()>,
+}
+
+impl Slow {
+    fn work(&self, work: String) {
+        self.begins.blocking_send(work).unwrap();
+        self.goes_on.lock().unwrap().recv().unwrap();
+    }
+}
+
+impl Provider for Slow {
+    fn load(&self, model: &ModelConfig) -> Result<ServedModel, ServeModelError> {
+        self.work(format!("load {}", model.name));
+        Ok(ServedModel {
+            source: model.source.clone(),
+            entry: ModelEntry {
+                name: model.name.clone(),
+                text: None,
+                context_tokens: Some(64),
+                contexts: Arc::default(),
+                created: 0,
+            },
+            weights: Arc::new(()),
+        })
+    }
+
+    fn executor(
+        &self,
+        models: &[ServedModel],
+        config: &ExecutorConfig,
+    ) -> Result<PreparedExecutor, ServeModelError> {
+        let name = config.name.as_deref().unwrap();
+        self.work(format!("prepare {name}"));
+        Ok(prepared(name, models))
+    }
+
+    fn server(
+        &self,
+        config: &ServerConfig,
+        _: ExecutorTerms,
+    ) -> Result<PreparedExecutor, ServeModelError> {
+        Ok(prepared(&config.executor_name(), &[]))
+    }
+}
+
+fn prepared(name: &str, models: &[ServedModel]) -> PreparedExecutor {
+    let models = models.iter().map(|model| PreparedModel {
+        name: model.entry.name.clone(),
+        context_tokens: 64,
+    });
+    PreparedExecutor {
+        spec: fixture::executor_spec(name, DeviceId(0)),
+        device: None,
+        models: models.collect(),
+        server: None,
+        spawn: Box::new(|_executor, _models| {
+            Ok(EngineHandle {
+                commands: mpsc::channel(1).0,
+                stats: Arc::default(),
+                work: EngineWork::Task,
+                found: None,
+            })
+        }),
+    }
+}
+
+/// Carries out what operators order.
+async fn drive(mut driver: Driver, mut inbox: Inbox) {
+    while let Some(control) = inbox.control.recv().await {
+        match control {
+            Control::Operator(operator) => driver.operate(AT, operator),
+            Control::Handover(..)
+            | Control::Commit(..)
+            | Control::Policies(_)
+            | Control::Load(_)
+            | Control::Brief(..)
+            | Control::Stop => panic!("a fleet asks nothing but operators' questions"),
+        }
+    }
+}
+
+/// The result of what waits for the driver alone.
+async fn soon<T>(waiting: impl Future<Output = T>) -> T {
+    let waited = timeout(PATIENCE, waiting).await;
+    waited.expect("it waits for more than the driver")
+}
+
+impl Stage {
+    async fn start() -> Self {
+        let mut machine = Machine::new(Config::default()).unwrap();
+        let device = Input::DeviceAttached(fixture::device_spec("cpu0"));
+        machine.handle(AT, device).device().unwrap();
+        let policies = PolicyHost::new(Patience::default());
+        let metrics = Arc::new(Metrics::default());
+        let driver = Driver::new(machine, policies, metrics, Memory::default());
+        let (handle, inbox) = channels(1);
+        task::spawn(drive(driver, inbox));
+        let (begins, begun) = mpsc::channel(8);
+        let (go_on, goes_on) = channel();
+        let goes_on = Mutex::new(goes_on);
+        let fleet = Fleet::new(Arc::new(Slow { begins, goes_on }), handle);
+        let mut stage = Self {
+            fleet: Arc::new(fleet),
+            begun,
+            go_on,
+        };
+        let adding = stage.add("demo", "first");
+        stage.go_on(2);
+        soon(adding).await.unwrap().unwrap();
+        stage.begins("load demo").await;
+        stage.begins("prepare first").await;
+        stage
+    }
+
+    /// Begins to add an executor for a model.
+    fn add(&self, model: &str, executor: &str) -> TaskHandle<Result<ExecutorRow, AddError>> {
+        let addition = Addition {
+            models: AddedModels::Loaded(ModelSource::Embedded),
+            executor: ExecutorConfig {
+                name: Some(executor.to_owned()),
+                ..ExecutorConfig::new(model)
+            },
+        };
+        task::spawn(Arc::clone(&self.fleet).add(addition))
+    }
+
+    /// Waits until the provider begins this work, and no other before.
+    async fn begins(&mut self, work: &str) {
+        let begun = soon(self.begun.recv()).await;
+        assert_eq!(begun.as_deref(), Some(work));
+    }
+
+    /// Lets so many works go on.
+    fn go_on(&self, works: usize) {
+        for _ in 0..works {
+            self.go_on.send(()).unwrap();
+        }
+    }
+
+    /// The models that clients may name.
+    fn models(&self) -> Vec<String> {
+        let catalog = Arc::clone(&self.fleet.catalog().borrow());
+        let models = catalog.models.iter().map(|model| model.name.clone());
+        models.collect()
+    }
+}
+
+#[tokio::test]
+async fn nothing_but_additions_waits_while_a_model_loads() {
+    let mut stage = Stage::start().await;
+    let fleet = Arc::clone(&stage.fleet);
+    let adding = stage.add("slow", "second");
+    stage.begins("load slow").await;
+
+    let drained = soon(fleet.change("first", ExecutorChange::Drain)).await;
+    assert_eq!(drained.unwrap().unwrap().fate, Fate::Drains);
+    // What is being added is not there yet.
+    let removed = soon(fleet.change("second", ExecutorChange::Remove)).await;
+    let unknown = ChangeRefused::Unknown {
+        name: "second".to_owned(),
+        known: "first".to_owned(),
+    };
+    assert_eq!(removed, Some(Err(unknown)));
+    let server = ServerConfig::new("http://far:8000".parse().unwrap());
+    let connecting = Arc::clone(&fleet).connect(server.clone(), ExecutorTerms::default());
+    assert_eq!(soon(connecting).await.unwrap().name, "far:8000");
+    let described = soon(fleet.configure(server, ExecutorTerms::default())).await;
+    assert!(described.is_some());
+    let found = FoundModel {
+        name: "theirs".to_owned(),
+        context_tokens: None,
+    };
+    soon(fleet.serve("far:8000", &[found])).await;
+    assert_eq!(stage.models(), ["demo", "theirs"]);
+    // The end of the host.
+    assert!(soon(fleet.threads()).await.is_empty());
+
+    stage.go_on(2);
+    let added = soon(adding).await.unwrap().unwrap();
+    assert_eq!(added.name, "second");
+    assert_eq!(stage.models(), ["demo", "theirs", "slow"]);
+}
+
+#[tokio::test]
+async fn of_two_additions_at_once_one_loads_the_model() {
+    let mut stage = Stage::start().await;
+    let adding = [("slow", "second"), ("slow", "third")];
+    let adding = adding.map(|(model, executor)| stage.add(model, executor));
+    stage.begins("load slow").await;
+    // The other one comes as far as it does.
+    for _ in 0..16 {
+        task::yield_now().await;
+    }
+    // As many as there would be if both loaded it.
+    stage.go_on(4);
+    for added in adding {
+        soon(added).await.unwrap().unwrap();
+    }
+    let mut others: Vec<String> = std::iter::from_fn(|| stage.begun.try_recv().ok()).collect();
+    others.sort();
+    assert_eq!(others, ["prepare second", "prepare third"]);
+}
+
+#[tokio::test]
+async fn a_model_that_goes_while_an_executor_of_it_is_added_comes_back_with_that() {
+    let mut stage = Stage::start().await;
+    let fleet = Arc::clone(&stage.fleet);
+    let adding = stage.add("demo", "second");
+    stage.begins("prepare second").await;
+    let removed = soon(fleet.change("first", ExecutorChange::Remove)).await;
+    assert!(removed.is_some_and(|removed| removed.is_ok()));
+    assert!(stage.models().is_empty());
+    stage.go_on(1);
+    soon(adding).await.unwrap().unwrap();
+    assert_eq!(stage.models(), ["demo"]);
+}
