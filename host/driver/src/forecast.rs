@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pointsman_component::Candidate;
-use pointsman_core::rows::{self, NameKind};
+use pointsman_core::rows::{self, Health, NameKind};
 use pointsman_core::{
     ExecutorId, LabelId, Micros, ModelId, Moment, NewRequest, PlacedIn, Probe, ProbedExecutor,
     TenantId, routing,
@@ -77,6 +77,12 @@ impl Driver {
         size: RequestSize,
     ) -> NewRequest {
         let allowed = hints.allowed.map(|names| self.executors_named(&names));
+        let may_use = |executor: &ExecutorId| {
+            let is_allowed = allowed.as_ref().is_none_or(|it| it.contains(executor));
+            let load = self.machine.executor_load(*executor);
+            // One that drains takes nothing more, and may be on its way out.
+            is_allowed && load.is_some_and(|load| load.health != Health::Draining)
+        };
         let served_by = |session| self.sessions.executor(now, session);
         let conversation = hints.conversation.iter().rev();
         let in_conversation = || match hints.session {
@@ -84,7 +90,9 @@ impl Driver {
             None => conversation.copied().find_map(served_by),
         };
         // Nobody else has the answer that it goes on from.
-        let preferred = hints.follows.and_then(served_by).or_else(in_conversation);
+        let followed = hints.follows.and_then(served_by).filter(may_use);
+        let preferred = followed.or_else(in_conversation);
+        let allowed = followed.map(|executor| vec![executor]).or(allowed);
         NewRequest {
             model: referents.model,
             session: hints.session,

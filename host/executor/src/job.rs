@@ -28,6 +28,8 @@ pub struct Job {
     pub answer_start: AnswerStart,
     /// Most tokens to generate; 0: none, the prompt is embedded.
     pub output_tokens_max: u32,
+    /// Answers of as many tokens each, side by side; an engine gives one.
+    pub answers: u32,
     /// The rule by which each token is chosen.
     pub sampling: Sampling,
     /// Stop strings: generation ends before the first of them would appear; none of them is empty.
@@ -161,6 +163,7 @@ impl Job {
             prompt,
             answer_start: AnswerStart::Apart,
             output_tokens_max,
+            answers: 1,
             sampling: Sampling::NEUTRAL,
             stop: Vec::new(),
             ignore_eos: false,

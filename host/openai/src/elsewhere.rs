@@ -7,14 +7,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
+use pointsman_driver::catalog::Catalog;
 use pointsman_driver::message::Submission;
 use pointsman_events::Micros;
-use pointsman_executor::job::Job;
 use pointsman_http::answer::{HttpAnswer, HttpReply, JSON, Responses};
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::Fields;
-use pointsman_http::{App, Call, RequestBody, trace};
+use pointsman_http::{App, Call, RequestBody, UsableModels, trace};
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 use super::answer_names::{self, UnnamedAnswer};
@@ -24,7 +24,8 @@ use super::document::placed_response;
 use super::inflow::{Part, mixed};
 use super::passed_prompt::{PassedPrompt, tokens_of_file};
 use super::passing::{self, Passage};
-use super::target::Target;
+use super::relay::EventForm;
+use super::target::{self, Target};
 use super::{Caller, CompletionKind, EVENT_STREAM, multipart, pace, read_call, relay, submit};
 use crate::hints::{self, BODY_FIELD};
 
@@ -73,7 +74,8 @@ pub(super) async fn pass_on(
     let path = submission.job.call.as_ref().map(|call| &*call.path);
     let path = path.and_then(|path| path.split('?').next());
     let is_named = path.is_some_and(answer_names::are_named);
-    let (_, mut inflow) = submit(app, submission, None)?;
+    let events = path.map_or(EventForm::Unnamed, EventForm::of);
+    let (_, mut inflow) = submit(app, submission)?;
     let first = inflow.first().await;
     let placed = inflow.headers();
     let mut reply = match first {
@@ -81,7 +83,7 @@ pub(super) async fn pass_on(
             let pace = pace(app, &inflow, arrived);
             let executor = inflow.executor().filter(|_| is_named);
             let unnamed = executor.map(|it| UnnamedAnswer::new(app.driver.clone(), &tenant, it));
-            relay(relayed, inflow, (pace, unnamed))
+            relay(relayed, inflow, (pace, unnamed), events)
         }
         Ok(Part::More(_) | Part::Embedding(_) | Part::End(_)) => return Err(mixed()),
         Err(error) => error.into_reply(),
@@ -103,7 +105,7 @@ pub(super) fn understand(
     let other_tokens = read.is_none().then(|| tokens_of_file(body.len()));
     // What is no object has no fields.
     let mut fields = read.unwrap_or_else(|| Fields::none(str::to_owned));
-    let target = Target::elsewhere(model(&caller.headers, &mut fields, &body)?, &catalog)?;
+    let target = target_of(&mut fields, (&caller, &body), &catalog)?;
     let hinted = fields.take(BODY_FIELD);
     let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
     let remotes = target.remotes(hints.allowed.as_deref());
@@ -128,7 +130,7 @@ pub(super) fn understand(
         &caller.headers,
         asked(&fields),
     )));
-    let mut job = Job::new(Vec::new(), passing::output_tokens(kind, &fields));
+    let mut job = passing::job(kind, &fields);
     let body = passing::without(&body, hinted);
     let about = (target.name.as_deref(), prompt_tokens, target.rooms(&hints));
     job.call = Some(Arc::new(passage.call(&caller.headers, body, about)));
@@ -142,14 +144,22 @@ pub(super) fn understand(
     })
 }
 
-/// The name of the model in a body, if it has one: in its fields, or as a field of a form.
-fn model(
-    headers: &HeaderMap,
+/// The model of a body: as one of its fields names it, or as a field of a form. A form may be read otherwise elsewhere,
+/// and of another body nothing is known: a key that may not use all models has less to choose from.
+fn target_of<'c>(
     fields: &mut Fields<'_>,
-    body: &[u8],
-) -> Result<Option<String>, ApiError> {
-    let name: Option<String> = fields.take_as("model", "a text", |_| true)?;
-    Ok(name.or_else(|| multipart::field(headers, body, "model")))
+    (caller, body): (&Caller, &[u8]),
+    catalog: &'c Catalog,
+) -> Result<Target<'c>, ApiError> {
+    if let Some(name) = target::take_name(fields)? {
+        return Target::elsewhere(Some(name), catalog);
+    }
+    let name = multipart::field(&caller.headers, body, "model");
+    let target = Target::elsewhere(name, catalog)?;
+    Ok(match caller.holder.rights().models {
+        UsableModels::All => target,
+        UsableModels::Listed(_) => target.of_usable(catalog),
+    })
 }
 
 /// The refusal of a request that only a server elsewhere could answer, and none may.

@@ -6,6 +6,7 @@ use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, Request};
 use pointsman_driver::message::Hints;
 use pointsman_driver::spans::Operation;
+use pointsman_executor::job::Job;
 use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall, Rooms};
 use pointsman_http::fields::{Fields, read, read_whole};
 use serde_json::value::RawValue;
@@ -108,16 +109,22 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
     passed
 }
 
-/// Tokens that are generated at most, in all choices, as the client says or as is usual.
+/// The job of a request that no engine reads.
+pub(super) fn job(kind: CompletionKind, fields: &Fields<'_>) -> Job {
+    let of_each = fields.get("n").and_then(read_whole::<u32>).unwrap_or(1);
+    Job {
+        answers: prompts(fields).saturating_mul(of_each.max(1)),
+        ..Job::new(Vec::new(), output_tokens(kind, fields))
+    }
+}
+
+/// Tokens that are generated at most in each answer, as the client says or as is usual.
 pub(super) fn output_tokens(kind: CompletionKind, fields: &Fields<'_>) -> u32 {
     let unasked = match kind {
         CompletionKind::Chat => CHAT_TOKENS,
         CompletionKind::Text => COMPLETION_TOKENS,
     };
-    let tokens = output_tokens_asked(fields).unwrap_or(unasked).max(1);
-    let of_each = fields.get("n").and_then(read_whole::<u32>).unwrap_or(1);
-    let choices = prompts(fields).saturating_mul(of_each.max(1));
-    tokens.saturating_mul(choices)
+    output_tokens_asked(fields).unwrap_or(unasked).max(1)
 }
 
 /// Prompts of a completion: one, unless they are in a list.
@@ -231,15 +238,30 @@ mod tests {
             (r#"{"max_tokens": 7, "max_completion_tokens": 8}"#, 8, 8),
             (r#"{"max_tokens": "seven"}"#, CHAT_TOKENS, COMPLETION_TOKENS),
             (r#"{"max_output_tokens": 0}"#, 1, 1),
-            (r#"{"max_tokens": 7, "n": 3}"#, 21, 21),
-            (r#"{"max_tokens": 7, "n": 0, "prompt": [1, 2]}"#, 7, 7),
-            (r#"{"max_tokens": 7, "n": 3, "prompt": ["a", "b"]}"#, 42, 42),
-            (r#"{"max_tokens": 7, "prompt": [ [1], [2]]}"#, 14, 14),
-            (r#"{"max_tokens": 7, "prompt": []}"#, 7, 7),
         ] {
             let fields = Fields::parse(body.as_bytes()).unwrap();
             assert_eq!(output_tokens(CompletionKind::Chat, &fields), chat);
             assert_eq!(output_tokens(CompletionKind::Text, &fields), text);
+        }
+    }
+
+    #[test]
+    fn a_request_has_as_many_answers_as_choices_of_each_prompt() {
+        for (body, answers) in [
+            ("{}", 1),
+            (r#"{"n": 3}"#, 3),
+            (r#"{"n": 0, "prompt": [1, 2]}"#, 1),
+            (r#"{"n": 3, "prompt": ["a", "b"]}"#, 6),
+            (r#"{"prompt": [ [1], [2]]}"#, 2),
+            (r#"{"prompt": []}"#, 1),
+        ] {
+            let fields = Fields::parse(body.as_bytes()).unwrap();
+            let job = job(CompletionKind::Text, &fields);
+            assert_eq!(
+                (job.answers, job.output_tokens_max),
+                (answers, 16),
+                "{body}"
+            );
         }
     }
 

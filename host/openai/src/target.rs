@@ -28,6 +28,8 @@ pub(super) struct Target<'c> {
     pub(super) model: Cow<'c, ModelEntry>,
     /// The executors that the client may name.
     pub(super) executors: Cow<'c, [ExecutorEntry]>,
+    /// True if it may go to no others, those that come later included.
+    is_narrowed: bool,
 }
 
 impl<'c> Target<'c> {
@@ -49,6 +51,7 @@ impl<'c> Target<'c> {
                 model: Cow::Borrowed(models::find(catalog, &name)?),
                 name: Some(name),
                 executors: Cow::Borrowed(&catalog.executors),
+                is_narrowed: false,
             }),
             None => Self::any(catalog),
         }
@@ -73,6 +76,7 @@ impl<'c> Target<'c> {
             name,
             model,
             executors: Cow::Borrowed(&catalog.executors),
+            is_narrowed: false,
         })
     }
 
@@ -83,6 +87,7 @@ impl<'c> Target<'c> {
         let serves_no_other = |it: &&ExecutorEntry| it.models.iter().all(is_usable);
         let executors = self.executors.iter().filter(serves_no_other);
         self.executors = executors.cloned().collect();
+        self.is_narrowed = true;
         self
     }
 
@@ -110,6 +115,7 @@ impl<'c> Target<'c> {
             name: None,
             model: Cow::Owned(model),
             executors: executors.into_iter().cloned().collect(),
+            is_narrowed: false,
         })
     }
 
@@ -144,7 +150,7 @@ impl<'c> Target<'c> {
     /// Keeps a request that engines cannot serve to the servers elsewhere. Where no engine serves its
     /// model it may go to any server, those that come later included.
     pub(super) fn keep_to(&self, remotes: &[String], hints: Hints) -> Hints {
-        if self.name.is_some() && self.model.text.is_none() {
+        if self.name.is_some() && self.model.text.is_none() && !self.is_narrowed {
             return hints;
         }
         Hints {

@@ -201,6 +201,7 @@ fn read_locally(
             prompt,
             answer_start,
             output_tokens_max,
+            answers: 1,
             sampling: params.sampling.clone(),
             stop: params.stop.clone(),
             ignore_eos: params.ignore_eos,
@@ -417,7 +418,7 @@ fn output_bound(
 impl Local {
     /// A request that no engine reads.
     fn none(kind: CompletionKind, fields: &Fields<'_>, prompt_blocks: PromptBlocks) -> Self {
-        let job = Job::new(Vec::new(), passing::output_tokens(kind, fields));
+        let job = passing::job(kind, fields);
         Self {
             works: vec![(job, prompt_blocks)],
             of_prompt: 1,

@@ -8,8 +8,9 @@
 //!
 //! # Silence
 //! A server is silent at once where no connection to it can be made. One whose answer is late may be at work: it is
-//! asked again, stays as it was meanwhile, and is silent when [`LATE_MAX`] answers in a row were late. Where requests of
-//! ours run it is busy then, and not silent: they have times of their own, after which they fail.
+//! asked again, stays as it was meanwhile, and is silent when [`LATE_MAX`] answers in a row were late. If requests of ours
+//! run there when the last of them is late, it is busy and not silent: they have times of their own, after which they
+//! fail. Busy or silent, it counts as not heard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,9 +31,12 @@ use crate::router::{self, RouterSlots, is_router};
 /// from one that is late.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
 /// The late answers in a row that are waited for.
-const LATE_MAX: u32 = 3;
+pub(crate) const LATE_MAX: u32 = 3;
 /// The most models of a server that are listed.
 const MODELS_MAX: usize = 1024;
+
+/// The findings of one round of questions, or the reason why the server was not heard.
+pub(crate) type Asked = Result<Findings, CallError>;
 
 /// The questions to one server.
 #[derive(Debug)]
@@ -90,29 +94,28 @@ impl Asker {
     }
 
     /// Asks everything.
-    pub(crate) async fn ask(&mut self, ours: &Ours) -> Findings {
+    ///
+    /// # Errors
+    /// If the server is not heard.
+    pub(crate) async fn ask(&mut self, ours: &Ours) -> Asked {
         let client = &self.client;
         let list = match patiently(|| client.json("/v1/models", PATIENCE)).await {
             Ok(answer) => answer,
             Err(error) => {
                 self.hides_loaded = false;
-                return unheard(&error, ours);
+                return Err(error);
             }
         };
         let models = list.as_ref().and_then(models_in);
         self.software = self.software.or_else(|| software_of(list.as_ref()?));
-        let health = match self.health().await {
-            Ok(health) => health,
-            Err(error) => return unheard(&error, ours),
-        };
-        if let Some(why) = health {
-            return Findings::not_open(Availability::Busy, why);
+        if let Some(why) = self.health().await? {
+            return Ok(Findings::not_open(Availability::Busy, why));
         }
         let Room { load, models_max } = self.room(ours, list.as_ref()).await;
         let loaded = self
             .loaded(list, models.as_deref().unwrap_or_default())
             .await;
-        Findings {
+        Ok(Findings {
             availability: Availability::Open,
             why: String::new(),
             software: self.software,
@@ -120,7 +123,7 @@ impl Asker {
             loaded,
             models_max,
             load,
-        }
+        })
     }
 
     /// The models that are loaded; absent: the server does not tell. vLLM does so in its development mode alone:
@@ -227,16 +230,15 @@ where
     ask().await
 }
 
-/// The findings about a server that was asked in vain.
-fn unheard(error: &CallError, ours: &Ours) -> Findings {
-    let availability = match error {
-        CallError::Timeout(_) if ours.count > 0 => Availability::Busy,
+/// The availability of a server that was asked in vain, at which so many requests of ours run.
+pub(crate) fn unheard(error: &CallError, ours: usize) -> Availability {
+    match error {
+        CallError::Timeout(_) if ours > 0 => Availability::Busy,
         CallError::Timeout(_)
         | CallError::Connection(_)
         | CallError::Answer { .. }
         | CallError::Path(_) => Availability::Silent,
-    };
-    Findings::not_open(availability, error.to_string())
+    }
 }
 
 // === What servers are ===

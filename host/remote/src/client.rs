@@ -1,20 +1,33 @@
 //! The client of one server: its address, its key, and connections that are kept.
+//!
+//! # Kept connections
+//! Servers close connections that nobody uses, some of them after seconds, and a request may be on its way just then. It
+//! ends without a word of an answer, which says nothing about the server: it is sent once more, on a new connection. A
+//! request that ends so on a new one has failed, and so has one that the server had for longer than a moment.
+//!
+//! # HTTP/2
+//! All requests to a server share a connection. An answer whose client does not read keeps its stream waiting, and no
+//! other one, as long as no more than 4096 do so. Questions of the host have a connection of their
+//! own, so that they do not wait where a server takes no more streams.
 
+use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::response::Parts;
 use http::uri::{InvalidUri, Uri};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{HttpConnector, HttpInfo};
+use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use pointsman_executor::server::ServerConfig;
 use pointsman_notation::chain;
@@ -22,7 +35,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// The most bytes of a server's answer to a question of ours.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -30,10 +43,52 @@ pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which a connection that is not used is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time within which a connection ends that its server had closed before it read the request.
+const CLOSED_WITHIN: Duration = Duration::from_secs(1);
+/// The most connections of which it is known that they have answered. A request on another one is never sent twice.
+const ANSWERED_MAX: usize = 8192;
+/// The time between two looks at all of them for those that are forgotten.
+const SWEPT_EVERY: Duration = Duration::from_secs(1);
+/// The bytes of an answer by HTTP/2 that come before its client has read any.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// The bytes that all answers on a connection may have unread together: enough for 4096 whose clients read nothing.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 
 /// The connections to servers. Cheap to clone; one serves all servers.
 #[derive(Clone, Debug)]
-pub struct Connections(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+pub struct Connections {
+    /// For requests that are passed on.
+    requests: HttpClient,
+    /// For questions of the host, whose answers it reads at once, and for addresses that are no executor's.
+    questions: HttpClient,
+    /// For requests whose connection was closed. It keeps none.
+    fresh: HttpClient,
+    answered: Arc<Answered>,
+}
+
+type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// The connections that have answered a request: each may be one that was kept.
+#[derive(Debug, Default)]
+struct Answered {
+    /// The time of each one's last answer. Guarded by a lock and no message: requests note it in tasks of their own, as soon
+    /// as the head of an answer has come. One that has the connection before that is not sent twice.
+    last: Mutex<LastAnswers>,
+}
+
+#[derive(Debug, Default)]
+struct LastAnswers {
+    at: BTreeMap<Ends, Instant>,
+    /// The time at which those of long ago were forgotten; absent: never yet.
+    swept: Option<Instant>,
+}
+
+/// The two ends of a connection, by which it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ends {
+    here: SocketAddr,
+    there: SocketAddr,
+}
 
 /// The certificates by which servers at `https://` are known.
 #[derive(Clone, Copy, Debug)]
@@ -110,11 +165,43 @@ impl Connections {
             .https_or_http()
             .enable_all_versions()
             .wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_timer(TokioTimer::new())
-            .build(connector);
-        Ok(Self(client))
+        Ok(Self {
+            requests: passing().build(connector.clone()),
+            questions: keeping().build(connector.clone()),
+            fresh: passing().pool_max_idle_per_host(0).build(connector),
+            answered: Arc::default(),
+        })
+    }
+
+    /// Sends a request by a client that keeps connections. Returns the response as soon as its head has come.
+    ///
+    /// # Cancellation
+    /// The request ends.
+    async fn send(
+        &self,
+        kept: &HttpClient,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, CallError> {
+        let again = request.clone();
+        let begun = Instant::now();
+        let response = kept.request(request).await;
+        let now = Instant::now();
+        let is_stale = match &response {
+            Ok(response) => {
+                self.answered.note(response, now);
+                false
+            }
+            Err(error) => {
+                let took = now.duration_since(begun);
+                took < CLOSED_WITHIN && has_ended(error) && self.answered.knows(error, now)
+            }
+        };
+        let response = if is_stale {
+            self.fresh.request(again).await
+        } else {
+            response
+        };
+        response.map_err(|error| CallError::Connection(chain(&error)))
     }
 }
 
@@ -154,8 +241,7 @@ impl Connections {
         (bytes_max, patience): (usize, Duration),
     ) -> Result<(Parts, Bytes), CallError> {
         let asked = async {
-            let Self(client) = self;
-            let response = client.request(request.map(Full::new)).await;
+            let response = self.questions.request(request.map(Full::new)).await;
             let response = response.map_err(|error| CallError::Connection(chain(&error)))?;
             whole(response, bytes_max).await
         };
@@ -178,8 +264,7 @@ impl Connections {
         request: Request<()>,
         patience: Duration,
     ) -> Result<Download, CallError> {
-        let Self(client) = self;
-        let asked = client.request(request.map(|()| Full::default()));
+        let asked = self.questions.request(request.map(|()| Full::default()));
         let answered = timeout(patience, asked).await;
         let answered = answered.map_err(|_late| CallError::Timeout(patience))?;
         let response = answered.map_err(|error| CallError::Connection(chain(&error)))?;
@@ -244,10 +329,22 @@ impl ServerClient {
     /// The request ends, and the server hears of it.
     pub(crate) async fn send(
         &self,
-        (method, path): (Method, &str),
+        call: (Method, &str),
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, CallError> {
+        let request = self.request(call, headers, body)?;
+        let connections = &self.connections;
+        connections.send(&connections.requests, request).await
+    }
+
+    /// A request to the server, with its key.
+    fn request(
+        &self,
+        (method, path): (Method, &str),
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, InvalidUri> {
         let uri: Uri = format!("{}{path}", self.base).parse()?;
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
@@ -255,9 +352,7 @@ impl ServerClient {
         *request.headers_mut() = headers;
         // They take the place of those of the same name.
         request.headers_mut().extend(self.headers.clone());
-        let Connections(client) = &self.connections;
-        let response = client.request(request).await;
-        response.map_err(|error| CallError::Connection(chain(&error)))
+        Ok(request)
     }
 
     /// Asks the server for `path`, and returns its whole answer.
@@ -290,13 +385,113 @@ impl ServerClient {
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), CallError> {
         let asked = async {
-            let response = self.send(call, headers, body).await?;
+            let request = self.request(call, headers, body)?;
+            let connections = &self.connections;
+            let response = connections.send(&connections.questions, request).await?;
             let (head, body) = whole(response, ANSWER_BYTES_MAX).await?;
             Ok((head.status, body))
         };
         let answered = timeout(patience, asked).await;
         answered.unwrap_or(Err(CallError::Timeout(patience)))
     }
+}
+
+// === impl Answered ===
+
+impl Answered {
+    /// Notes an answer, unless its connection is not kept. Where too many connections are known, its own stays unknown.
+    fn note(&self, response: &Response<Incoming>, now: Instant) {
+        let connection = response.headers().get(header::CONNECTION);
+        if connection.is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"close")) {
+            return;
+        }
+        let Some(ends) = Ends::of(response.extensions()) else {
+            return;
+        };
+        let LastAnswers { at, swept } = &mut *self.last();
+        let was_swept = swept.is_some_and(|swept| now.duration_since(swept) < SWEPT_EVERY);
+        if at.len() >= ANSWERED_MAX && !was_swept {
+            at.retain(|_, at| now.duration_since(*at) < IDLE_TIMEOUT);
+            *swept = Some(now);
+        }
+        if at.len() < ANSWERED_MAX || at.contains_key(&ends) {
+            at.insert(ends, now);
+        }
+    }
+
+    /// True for an error on a connection that has answered, and may have been kept since.
+    fn knows(&self, error: &legacy::Error, now: Instant) -> bool {
+        let mut extensions = Extensions::new();
+        if let Some(connected) = error.connect_info() {
+            connected.get_extras(&mut extensions);
+        }
+        let last = self.last();
+        let at = Ends::of(&extensions).and_then(|ends| last.at.get(&ends));
+        at.is_some_and(|at| now.duration_since(*at) < IDLE_TIMEOUT)
+    }
+
+    fn last(&self) -> MutexGuard<'_, LastAnswers> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Ends ===
+
+impl Ends {
+    /// The ends that the connector has told; absent: it has not.
+    fn of(extensions: &Extensions) -> Option<Self> {
+        let told: &HttpInfo = extensions.get()?;
+        Some(Self {
+            here: told.local_addr(),
+            there: told.remote_addr(),
+        })
+    }
+}
+
+/// The settings of a client that keeps connections.
+fn keeping() -> legacy::Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_timer(TokioTimer::new());
+    builder
+}
+
+/// The same of one whose answers are read as fast as clients read them.
+fn passing() -> legacy::Builder {
+    let mut builder = keeping();
+    builder
+        .http2_initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    builder
+}
+
+/// True for an error of a connection that ended before the head of an answer had come.
+fn has_ended(error: &legacy::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if is_end(error) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn is_end(cause: &(dyn Error + 'static)) -> bool {
+    if let Some(error) = cause.downcast_ref::<hyper::Error>() {
+        return error.is_incomplete_message() || error.is_canceled();
+    }
+    let error = cause.downcast_ref::<io::Error>();
+    error.is_some_and(|error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::UnexpectedEof
+        )
+    })
 }
 
 fn tls_config(trust: Trust<'_>) -> io::Result<ClientConfig> {
@@ -341,3 +536,6 @@ impl fmt::Debug for ServerClient {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

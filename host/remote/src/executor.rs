@@ -30,6 +30,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
+use crate::asker::{Asked, unheard};
 use crate::client::{Connections, ServerClient};
 use crate::findings::Findings;
 use crate::open::OpenCall;
@@ -99,7 +100,7 @@ struct Remote {
     news: mpsc::Sender<News>,
     // Owned.
     /// The findings of the task that asks the server, which ends with this.
-    findings: mpsc::Receiver<Findings>,
+    findings: mpsc::Receiver<Asked>,
     running: BTreeMap<RequestId, OpenCall>,
     standing: Standing,
 }
@@ -217,7 +218,7 @@ impl Remote {
                     None => break,
                 },
                 Some(news) = news.recv() => self.hear(news),
-                Some(findings) = self.findings.recv() => self.hear_of(findings),
+                Some(asked) = self.findings.recv() => self.hear_of(asked),
                 _ = reports.tick(), if !self.running.is_empty() => Heard::of(self.progress()),
             };
             if let Heard::News(events) = heard
@@ -308,11 +309,16 @@ impl Remote {
         }
     }
 
-    fn hear_of(&mut self, findings: Findings) -> Heard {
-        match findings.availability {
-            Availability::Silent => Heard::of(self.asked(findings)),
+    fn hear_of(&mut self, asked: Asked) -> Heard {
+        match asked {
             // That it answers is news, though nothing has changed.
-            Availability::Open | Availability::Busy => Heard::News(self.asked(findings)),
+            Ok(findings) => Heard::News(self.asked(findings)),
+            Err(error) => {
+                // Those count that run there now: it may be long since it was asked.
+                let availability = unheard(&error, self.running.len());
+                let told = self.available(availability, &error.to_string());
+                Heard::of(told.into_iter().collect())
+            }
         }
     }
 
@@ -404,9 +410,12 @@ impl Remote {
                 let failed = failed(sequence, RetryClass::Elsewhere, why, state);
                 stepped.into_iter().chain([failed]).collect()
             }
-            SequenceEnd::Broken(why) => {
+            SequenceEnd::Broken(why, usage) => {
                 self.poll.nudge.notify_one();
-                vec![failed(sequence, RetryClass::TooLate, why, None)]
+                let last = running.last(usage);
+                let stepped = last.map(|made| self.stepped(vec![made]));
+                let failed = failed(sequence, RetryClass::TooLate, why, None);
+                stepped.into_iter().chain([failed]).collect()
             }
             SequenceEnd::ClientGone => Vec::new(),
         }
@@ -447,7 +456,7 @@ impl Remote {
             .collect()
     }
 
-    /// Takes note of what a round of questions found.
+    /// Takes note of what a round of questions found that the server answered.
     fn asked(&mut self, findings: Findings) -> Vec<Event> {
         let Findings {
             availability,

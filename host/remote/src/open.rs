@@ -84,7 +84,8 @@ impl OpenCall {
     /// Tokens generated, as far as events tell: there may be more events than tokens.
     fn counted(&self) -> u32 {
         let counted = self.generated.load(Ordering::Relaxed);
-        counted.min(self.state.job.output_tokens_max)
+        let job = &self.state.job;
+        counted.min(job.output_tokens_max.saturating_mul(job.answers))
     }
 
     /// Reports tokens of the prompt, and those generated since the last report.

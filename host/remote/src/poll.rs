@@ -1,4 +1,7 @@
 //! The rounds of questions to a server.
+//!
+//! A round lasts as long as answers are late: requests come and go meanwhile. So the verdict about a server that was not
+//! heard is the executor's, which knows the requests that run there then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,9 +12,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
-use crate::asker::{Asker, Ours};
+use crate::asker::{Asked, Asker, Ours};
 use crate::client::ServerClient;
-use crate::findings::Findings;
 use crate::residency::Residency;
 
 /// The state of things that makes rounds come early or late.
@@ -32,7 +34,7 @@ struct Poller {
     poll: Arc<Poll>,
     /// The usual pause between two rounds.
     usual: Duration,
-    found: mpsc::Sender<Findings>,
+    found: mpsc::Sender<Asked>,
 }
 
 /// Starts the task that asks a server. It ends when what is returned is dropped.
@@ -40,7 +42,7 @@ pub(crate) fn start(
     runtime: &Handle,
     server: &ServerConfig,
     (client, residency, poll): (&ServerClient, &Arc<Residency>, &Arc<Poll>),
-) -> mpsc::Receiver<Findings> {
+) -> mpsc::Receiver<Asked> {
     let (found, findings) = mpsc::channel(1);
     let poller = Poller {
         asker: Asker::new(client.clone(), server),
@@ -78,12 +80,14 @@ impl Poller {
     async fn run(mut self) {
         loop {
             let ours = self.poll.ours(&self.residency);
-            let findings = tokio::select! {
-                findings = self.asker.ask(&ours) => findings,
+            let asked = tokio::select! {
+                asked = self.asker.ask(&ours) => asked,
                 () = self.found.closed() => return,
             };
-            self.residency.found(&findings);
-            if self.found.send(findings).await.is_err() {
+            if let Ok(findings) = &asked {
+                self.residency.found(findings);
+            }
+            if self.found.send(asked).await.is_err() {
                 return;
             }
             // The next question does not wait for it.
@@ -97,3 +101,6 @@ impl Poller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

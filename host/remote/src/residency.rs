@@ -6,7 +6,17 @@
 //!
 //! # Room
 //! A server takes one order at a time. Before a model is loaded where as many are as may be, the one leaves that has
-//! been idle for the longest time. One that runs a request of ours never leaves.
+//! been idle for the longest time. No model is told to leave while it runs a request of ours, by whichever name: while
+//! requests of ours run by a name that is not listed as loaded, none is, since their weights may be those of one that
+//! looks idle, and the server makes room by itself. A request that comes by such a name when the order has been sent
+//! is not waited for.
+//!
+//! A model is idle since its last request of ours, or since it was loaded: whoever had it loaded needs it. The only
+//! model of a server is so by all of its names.
+//!
+//! # Loads of others
+//! A model that the server is loading already gets no second order, whoever gave the first: another host, the server
+//! itself, or a request of ours whose client has left. Requests wait for it as for a load of ours.
 
 mod orders;
 
@@ -27,13 +37,11 @@ use crate::asker::PATIENCE;
 use crate::client::ServerClient;
 use crate::findings::Findings;
 
-pub(crate) use orders::{Orders, loaded_by_router};
+use orders::refuse_failed;
+pub(crate) use orders::{Loaded, Orders, has_failed, loaded_by_router};
 
 /// The time between two looks at a model that is being loaded or unloaded.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// The names of models that are loaded.
-pub(crate) type Loaded = BTreeSet<String>;
 
 /// The terms of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +92,9 @@ struct Resident {
     state: LoadState,
     /// Requests of ours, those included that wait for the model.
     ours: u32,
-    /// The time since which there are none.
+    /// Requests of ours that wait until it is loaded.
+    waiting: u32,
+    /// The time since which there are none, or since which it is loaded, whichever is later.
     idle_since: Instant,
 }
 
@@ -94,6 +104,8 @@ enum LoadState {
     /// The server has told nothing of it.
     Untold,
     Unloaded,
+    /// The server is loading it, on whoever's order.
+    Loading,
     Loaded,
     /// It is ready for requests, and the server does not list it.
     Unlisted,
@@ -101,6 +113,12 @@ enum LoadState {
 
 /// The unloading of a model, until it is dropped.
 struct Leaving<'a>(&'a Residency);
+
+/// The wait of a request for its model, which is over when it is dropped.
+struct Waiting<'a> {
+    residency: &'a Residency,
+    model: &'a str,
+}
 
 /// A request of ours for a model, until it is dropped.
 #[derive(Debug)]
@@ -115,6 +133,19 @@ impl Known {
     /// The model of this name, which may be new.
     fn resident(&mut self, model: &str) -> &mut Resident {
         self.models.entry(model.to_owned()).or_default()
+    }
+
+    /// True while requests of ours run that may need the weights of a model that looks idle: the name that they use is
+    /// not listed as loaded, or the server has one model by all of its names.
+    fn hides_use(&self, orders: Orders) -> bool {
+        let mut running = self.models.values().filter(|it| it.ours > it.waiting);
+        running.any(|it| orders.has_one_model() || it.state != LoadState::Loaded)
+    }
+
+    /// The time since which a server's only model is idle by all of its names; absent: it has several models.
+    fn only_idle_since(&self, orders: Orders) -> Option<Instant> {
+        let since = self.models.values().map(|it| it.idle_since);
+        since.max().filter(|_| orders.has_one_model())
     }
 }
 
@@ -163,16 +194,10 @@ impl Residency {
         known.orders = orders.filter(|_| loaded.is_some());
         let Some(loaded) = loaded else { return };
         known.models.retain(|name, resident| {
-            resident.ours > 0 || loaded.contains(name) || models.contains(&&**name)
+            resident.ours > 0 || loaded.state(name).is_some() || models.contains(&&**name)
         });
-        let named = models.iter().copied().chain(loaded.iter().map(|it| &**it));
-        for name in named {
-            let resident = known.resident(name);
-            resident.state = if loaded.contains(name) {
-                LoadState::Loaded
-            } else {
-                resident.state.not_listed()
-            };
+        for name in models.iter().copied().chain(loaded.all()) {
+            known.resident(name).take_note(loaded.state(name));
         }
     }
 
@@ -217,8 +242,11 @@ impl Residency {
             return Ok(());
         }
         let limit = self.terms().load_timeout;
+        let waiting = Waiting::new(self, model);
         let brought = async {
             let _turn = self.turn.lock().await;
+            // Dropped before the turn: to whoever has the turn next, this request is one that runs.
+            let _waiting = waiting;
             self.bring_now(model).await
         };
         let brought = timeout(limit, brought).await;
@@ -234,6 +262,11 @@ impl Residency {
         // Somebody else may have had it loaded meanwhile, or the server by itself.
         self.look().await?;
         while let Some(orders) = self.lacks(model) {
+            if self.is_loading(model) {
+                sleep(LOOK_EVERY).await;
+                refuse_failed(&self.look().await?, model)?;
+                continue;
+            }
             let Some(idle) = self.in_the_way() else {
                 let executor = &*self.executor;
                 info!(executor, model, "a model is loaded");
@@ -252,8 +285,7 @@ impl Residency {
         let Ok(_turn) = self.turn.try_lock() else {
             return;
         };
-        let is_due = |resident: &Resident| resident.idle_since.elapsed() >= after;
-        while let Some((orders, model)) = self.take_idle(is_due) {
+        while let Some((orders, model)) = self.take_due(after) {
             let unloaded = timeout(self.terms().load_timeout, self.unload(orders, &model)).await;
             if let Ok(Err(why)) = unloaded {
                 warn!(
@@ -275,10 +307,17 @@ impl Residency {
     fn lacks(&self, model: &str) -> Option<Orders> {
         let known = self.known();
         let state = known.models.get(model)?.state;
-        let leaves = known.leaving.as_deref() == Some(model);
-        known
-            .orders
-            .filter(|_| leaves || state == LoadState::Unloaded)
+        let orders = known.orders?;
+        let goes_with = |leaving: &str| leaving == model || orders.has_one_model();
+        let leaves = known.leaving.as_deref().is_some_and(goes_with);
+        (leaves || state.is_lacking()).then_some(orders)
+    }
+
+    /// True while the server loads a model, on whoever's order.
+    fn is_loading(&self, model: &str) -> bool {
+        let known = self.known();
+        let resident = known.models.get(model);
+        resident.is_some_and(|it| it.state == LoadState::Loading)
     }
 
     /// A model that has to leave before another is loaded; absent: none has to, or none can.
@@ -289,22 +328,33 @@ impl Residency {
         if self.known().models.values().filter(is_loaded).count() < max {
             return None;
         }
-        let (_, model) = self.take_idle(|_| true)?;
+        let (_, model) = self.take_idle(|_since| true)?;
         Some(model)
     }
 
-    /// The loaded model without requests of ours that has been so for the longest time, if `is_due`. It counts
-    /// as unloaded from now on, so that requests that come now have it loaded again.
-    fn take_idle(&self, is_due: impl Fn(&Resident) -> bool) -> Option<(Orders, String)> {
-        let mut known = self.known();
+    /// The model that has been idle for the longest time, if that is so long, as [`Residency::take_idle`] has it.
+    fn take_due(&self, after: Duration) -> Option<(Orders, String)> {
+        self.take_idle(|since| since.elapsed() >= after)
+    }
+
+    /// The loaded model without requests of ours that has been so for the longest time, if `is_due` by the time since
+    /// which it is idle; absent too while it cannot be told which one that is. It leaves from now on, and counts as
+    /// unloaded, so that requests that come now have it loaded again.
+    fn take_idle(&self, is_due: impl Fn(Instant) -> bool) -> Option<(Orders, String)> {
+        let known = &mut *self.known();
         let orders = known.orders?;
+        if known.hides_use(orders) {
+            return None;
+        }
+        let only_since = known.only_idle_since(orders);
         let idle = known.models.iter_mut();
         let idle = idle.filter(|(_, it)| it.state == LoadState::Loaded && it.ours == 0);
         let (name, longest) = idle.min_by_key(|(_, it)| it.idle_since)?;
-        if !is_due(longest) {
+        if !is_due(only_since.unwrap_or(longest.idle_since)) {
             return None;
         }
         longest.state = LoadState::Unloaded;
+        known.leaving = Some(name.clone());
         Some((orders, name.clone()))
     }
 
@@ -366,12 +416,11 @@ impl Residency {
             if self.is(model, wanted) {
                 return Ok(());
             }
-            if let Some(refused) = refused {
+            // One that is being loaded already is refused, and comes all the same.
+            if let Some(refused) = refused.as_ref().filter(|_| !self.is_loading(model)) {
                 return Err(format!("{path} answers {status}: {refused}"));
             }
-            if listed(&answer, model).is_some_and(has_failed) {
-                return Err(format!("`{model}` could not be loaded"));
-            }
+            refuse_failed(&answer, model)?;
             sleep(LOOK_EVERY).await;
         }
     }
@@ -397,41 +446,40 @@ impl Residency {
         Ok(answer)
     }
 
-    /// True if the model is as it is wanted, or nothing is told of it any more.
+    /// True if there is nothing to wait for: the model is as it is wanted, nothing is told of it any more, or it is to
+    /// go and requests have come that may need it.
     fn is(&self, model: &str, wanted: Wanted) -> bool {
         let known = self.known();
         let resident = known.models.get(model);
         let is_so = match resident.map_or(LoadState::Untold, |it| it.state) {
             LoadState::Untold | LoadState::Unlisted => true,
             LoadState::Loaded => wanted == Wanted::Loaded,
-            LoadState::Unloaded => wanted == Wanted::Gone,
+            LoadState::Unloaded | LoadState::Loading => wanted == Wanted::Gone,
         };
-        known.orders.is_none() || is_so
+        let hides_use = || known.orders.is_some_and(|orders| known.hides_use(orders));
+        known.orders.is_none() || is_so || (wanted == Wanted::Gone && hides_use())
     }
 }
 
-/// A model in a router's list.
-fn listed<'a>(answer: &'a Value, model: &str) -> Option<&'a Value> {
-    let list = answer.get("data")?.as_array()?;
-    list.iter()
-        .find(|it| it.get("id").and_then(Value::as_str) == Some(model))
-}
-
-/// True for a model in a router's list that it could not load.
-pub(crate) fn has_failed(model: &Value) -> bool {
-    let failed = model
-        .get("status")
-        .and_then(|status| status.get("failed")?.as_bool());
-    failed.unwrap_or(false)
-}
-
 // === impl Resident ===
+
+impl Resident {
+    /// Takes note of the state that the server tells; absent: it lists the model as neither loaded nor being loaded.
+    fn take_note(&mut self, told: Option<LoadState>) {
+        let state = told.unwrap_or(self.state.not_listed());
+        if state == LoadState::Loaded && self.state != LoadState::Loaded {
+            self.idle_since = Instant::now();
+        }
+        self.state = state;
+    }
+}
 
 impl Default for Resident {
     fn default() -> Self {
         Self {
             state: LoadState::Untold,
             ours: 0,
+            waiting: 0,
             idle_since: Instant::now(),
         }
     }
@@ -444,16 +492,26 @@ impl LoadState {
     fn is_ready(self) -> bool {
         match self {
             LoadState::Loaded | LoadState::Unlisted => true,
-            LoadState::Untold | LoadState::Unloaded => false,
+            LoadState::Untold | LoadState::Unloaded | LoadState::Loading => false,
         }
     }
 
-    /// The state after an answer that does not list the model as loaded, which is no news of one that was not listed
-    /// when it was ready.
+    /// True if a request for the model has to wait until it is loaded.
+    fn is_lacking(self) -> bool {
+        match self {
+            LoadState::Unloaded | LoadState::Loading => true,
+            LoadState::Untold | LoadState::Loaded | LoadState::Unlisted => false,
+        }
+    }
+
+    /// The state after an answer that lists the model as neither loaded nor being loaded, which is no news of one that
+    /// was not listed when it was ready.
     fn not_listed(self) -> Self {
         match self {
             LoadState::Unlisted => LoadState::Unlisted,
-            LoadState::Untold | LoadState::Unloaded | LoadState::Loaded => LoadState::Unloaded,
+            LoadState::Untold | LoadState::Unloaded | LoadState::Loading | LoadState::Loaded => {
+                LoadState::Unloaded
+            }
         }
     }
 }
@@ -470,6 +528,24 @@ impl<'a> Leaving<'a> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         self.0.known().leaving = None;
+    }
+}
+
+// === impl Waiting ===
+
+impl<'a> Waiting<'a> {
+    fn new(residency: &'a Residency, model: &'a str) -> Self {
+        residency.known().resident(model).waiting += 1;
+        Self { residency, model }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut known = self.residency.known();
+        if let Some(resident) = known.models.get_mut(self.model) {
+            resident.waiting = resident.waiting.saturating_sub(1);
+        }
     }
 }
 
@@ -496,3 +572,6 @@ impl Drop for Attendance {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::asker::{PATIENCE, is_processing, total_slots};
 use crate::client::ServerClient;
-use crate::residency::{Loaded, loaded_by_router};
+use crate::residency::loaded_by_router;
 
 /// Slots of a model that is loaded and does not tell, and room for one that would be loaded.
 const SLOTS_UNTOLD: u32 = 1;
@@ -59,7 +59,7 @@ impl RouterSlots {
         (props, list): (&Value, &Value),
         ours: &BTreeSet<String>,
     ) -> ServerLoad {
-        let loaded = loaded_by_router(list).unwrap_or_default();
+        let loaded = loaded_by_router(list).unwrap_or_default().names;
         self.0.retain(|model, _| loaded.contains(model));
         let unknown = loaded.iter().filter(|model| !self.0.contains_key(*model));
         for model in unknown.take(ASKED_MAX).cloned().collect::<Vec<_>>() {
@@ -83,7 +83,7 @@ impl RouterSlots {
     }
 
     /// The slots of what is loaded, and one for a model that would be loaded beside it.
-    fn capacity(&self, loaded: &Loaded, (props, list): (&Value, &Value)) -> u32 {
+    fn capacity(&self, loaded: &BTreeSet<String>, (props, list): (&Value, &Value)) -> u32 {
         let slots = loaded.iter().map(|model| self.0.get(model));
         let slots = slots.map(|slots| slots.copied().unwrap_or(SLOTS_UNTOLD));
         let slots = slots.fold(0, u32::saturating_add);
@@ -111,7 +111,7 @@ mod tests {
         let capacity = |max: u32, states: [&str; 3]| {
             let [a, b, c] = states;
             let list = json!({"data": [status("a", a), status("b", b), status("c", c)]});
-            let loaded = loaded_by_router(&list).unwrap_or_default();
+            let loaded = loaded_by_router(&list).unwrap_or_default().names;
             let props = json!({"role": "router", "max_instances": max});
             slots.capacity(&loaded, (&props, &list))
         };

@@ -80,7 +80,7 @@ pub(crate) enum SequenceEnd {
     /// The server failed when a part of a stream had been passed on, with which another one can go on.
     Interrupted(String),
     /// The server failed when a part of its response had been passed on.
-    Broken(String),
+    Broken(String, Usage),
     /// The client has left.
     ClientGone,
 }
@@ -250,7 +250,7 @@ impl Sequence {
                         return SequenceEnd::Interrupted(why);
                     }
                     drop(sender.send(RelayFrame::Broken(why.clone())).await);
-                    return SequenceEnd::Broken(why);
+                    return SequenceEnd::Broken(why, Usage::default());
                 }
             };
             let is_last = is_last(&next);
@@ -265,11 +265,12 @@ impl Sequence {
 
     /// The end of the request, whose whole response has gone through.
     fn served(&self, watch: &BodyWatch) -> SequenceEnd {
-        if let Some(status) = watch.last_error().filter(StatusCode::is_server_error) {
-            return SequenceEnd::Broken(format!("its stream ends with an error, {status}"));
-        }
         let mut usage = watch.usage();
         usage.is_prompt_read |= watch.form != Form::Error && self.is_completion();
+        if let Some(status) = watch.last_error().filter(StatusCode::is_server_error) {
+            let why = format!("its stream ends with an error, {status}");
+            return SequenceEnd::Broken(why, usage);
+        }
         let trace = self.trace.as_ref();
         let is_recorded = trace.is_some_and(|trace| trace.parent.is_sampled());
         SequenceEnd::Served(usage, is_recorded.then(|| watch.answer()))

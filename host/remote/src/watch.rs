@@ -125,7 +125,7 @@ impl BodyWatch {
         if self.form == Form::Error {
             return Usage::default();
         }
-        let (prompt, output) = match self.last_value(br#""usage""#).filter(Value::is_object) {
+        let (prompt, output) = match self.last_value(br#""usage""#, Value::is_object) {
             Some(usage) => (
                 prompt_count(&usage),
                 number(&usage, &["/completion_tokens", "/output_tokens"]),
@@ -142,7 +142,7 @@ impl BodyWatch {
     /// The tokens of prompt and output in the last lines of answers in servers' own words.
     fn native_counts(&self) -> (Option<PromptCount>, Option<u32>) {
         let count = |name: &[u8]| {
-            let tokens = self.last_value(name)?.as_u64()?;
+            let tokens = self.last_value(name, Value::is_u64)?.as_u64()?;
             u32::try_from(tokens).ok()
         };
         let prompt = |tokens| PromptCount { tokens, cached: 0 };
@@ -151,15 +151,17 @@ impl BodyWatch {
         told.next().unwrap_or_default()
     }
 
-    /// The value of the last field of this name, which is in quotes, at the end of the body.
-    fn last_value(&self, name: &[u8]) -> Option<Value> {
+    /// The last value of this kind that a field of this name, which is in quotes, has at the end of the body.
+    fn last_value(&self, name: &[u8], is_of_kind: fn(&Value) -> bool) -> Option<Value> {
         let mut found = memmem::rfind_iter(&self.tail, name);
-        found.find_map(|at| value_after(&self.tail[at + name.len()..]))
+        found.find_map(|at| value_after(&self.tail[at + name.len()..]).filter(is_of_kind))
     }
 
     /// True for a stream of which so little has been seen that its first event may be an error.
     pub(crate) fn awaits_first_event(&self) -> bool {
-        self.form == Form::Events && self.head.len() < HEAD_BYTES && first_event(&self.head).is_none()
+        self.form == Form::Events
+            && self.head.len() < HEAD_BYTES
+            && first_event(&self.head).is_none()
     }
 
     /// The status of the error that a stream's first event is; absent: it is none, or tells none.
@@ -244,7 +246,7 @@ fn value_after(bytes: &[u8]) -> Option<Value> {
     values.next()?.ok()
 }
 
-/// The first event of a stream that begins so, or its first comment; absent: it is not whole.
+/// The first block of a stream, an event or a comment; absent: its end has not been seen.
 fn first_event(begun: &[u8]) -> Option<&[u8]> {
     let ends = [&b"\n\n"[..], b"\r\n\r\n"];
     let ends = ends.iter().filter_map(|end| memmem::find(begun, end));
@@ -303,9 +305,12 @@ mod tests {
             output: Some(7),
             is_prompt_read: true,
         };
-        let ollama = br#"{"message":{},"done":true,"prompt_eval_count":5,"eval_count":7,"eval_duration":1}"#;
-        let llama_cpp = br#"{"content":"\"tokens_predicted\":1","tokens_predicted":7,"tokens_evaluated":5}"#;
-        for body in [&whole[..], streamed, &long, ollama, llama_cpp] {
+        let ollama =
+            br#"{"message":{},"done":true,"prompt_eval_count":5,"eval_count":7,"eval_duration":1}"#;
+        let emptied = br#"{"usage":{"prompt_tokens":5,"completion_tokens":7},"x":{"usage":null}}"#;
+        let llama_cpp =
+            br#"{"content":"\"tokens_predicted\":1","tokens_predicted":7,"tokens_evaluated":5}"#;
+        for body in [&whole[..], streamed, &long, ollama, llama_cpp, emptied] {
             for piece in [1, 3, 100, TAIL_BYTES, 5 * TAIL_BYTES] {
                 assert_eq!(watched(body, piece).usage(), expected, "{piece}");
             }

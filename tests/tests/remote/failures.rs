@@ -252,8 +252,8 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_server_that_says_in_a_stream_that_it_is_full_has_the_request_wait_for_another() -> Result<()>
-{
+async fn a_server_that_says_in_a_stream_that_it_is_full_has_the_request_wait_for_another()
+-> Result<()> {
     let (bad, good) = (
         MockBackend::start(&["demo"]).await?,
         MockBackend::start(&["demo"]).await?,
@@ -262,7 +262,10 @@ async fn a_server_that_says_in_a_stream_that_it_is_full_has_the_request_wait_for
     bad.does(Conduct::Bytes(stream_of(&error_event(503)).into_bytes()));
     let stream = serving.client.stream(&streamed_chat("hello")).await?;
     let streamed = stream.finish().await?;
-    ensure!(streamed.text == "t0 t1 t2 " && streamed.done, "{streamed:?}");
+    ensure!(
+        streamed.text == "t0 t1 t2 " && streamed.done,
+        "{streamed:?}"
+    );
     ensure!(bad.seen(CHAT).len() == 1, "was not met");
     // It is full, and has not failed.
     judged(&serving, "full", "up").await?;

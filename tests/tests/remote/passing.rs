@@ -1,11 +1,18 @@
 //! Requests and responses that go through.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use anyhow::{Context, Result, ensure};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
 use pointsman_executor::server::{ServerKey, header_of};
 use pointsman_tests::backend::{Conduct, MockBackend, head};
 use pointsman_tests::client::{chat, streamed_chat};
+use pointsman_tests::serving::backend_at;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::{backend, executors_until, named, over, serving, serving_with};
 
@@ -14,6 +21,117 @@ const CHAT: &str = "/v1/chat/completions";
 /// A body that no serialiser writes.
 const BODY: &str = r#"{ "model":"demo","temperature" : 1.50,
     "messages": [{"role":"user","content":"caf\u00e9 é", "unknown" : [1e2]}] , "x": null,"tools":[{}]}"#;
+
+/// Requests that came on a connection which had served one, and was closed for it.
+#[derive(Debug, Default)]
+struct Closed {
+    /// Requests of clients.
+    requests: AtomicUsize,
+    /// Questions of the host.
+    questions: AtomicUsize,
+}
+
+impl Closed {
+    fn count(&self, request: &[u8]) {
+        let counter = if request.starts_with(b"POST ") {
+            &self.requests
+        } else {
+            &self.questions
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A way to `to` on which each connection serves one request, and ends without a word when the next one comes.
+async fn serving_once(to: SocketAddr) -> Result<(SocketAddr, Arc<Closed>)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let (addr, closed) = (listener.local_addr()?, Arc::new(Closed::default()));
+    let counting = Arc::clone(&closed);
+    tokio::spawn(async move {
+        while let Ok((from, _)) = listener.accept().await {
+            let closed = Arc::clone(&counting);
+            tokio::spawn(async move { serve_once(from, to, &closed).await });
+        }
+    });
+    Ok((addr, closed))
+}
+
+async fn serve_once(mut from: TcpStream, to: SocketAddr, closed: &Closed) -> Result<()> {
+    let mut to = TcpStream::connect(to).await?;
+    let (mut asked, mut told) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    let mut has_answered = false;
+    loop {
+        // Nobody speaks while the other one does: the order is irrelevant.
+        tokio::select! {
+            read = from.read(&mut asked) => {
+                let read = read?;
+                if read == 0 {
+                    return Ok(());
+                }
+                if has_answered {
+                    closed.count(&asked[..read]);
+                    return Ok(());
+                }
+                to.write_all(&asked[..read]).await?;
+            }
+            read = to.read(&mut told) => {
+                let read = read?;
+                if read == 0 {
+                    return Ok(());
+                }
+                has_answered = true;
+                from.write_all(&told[..read]).await?;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_the_server_closes_just_then_is_no_failure() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let (addr, closed) = serving_once(mock.addr()).await?;
+    let serving = serving([backend_at("elsewhere", addr)?]).await?;
+    let client = serving.client;
+    // A connection is kept a little after its answer has come: some requests have a new one.
+    for _ in 0..1000 {
+        ensure!(client.chat("hello").await?.text()? == "t0 t1 t2 ");
+        if closed.requests.load(Ordering::Relaxed) == 3 {
+            break;
+        }
+    }
+    let met = closed.requests.load(Ordering::Relaxed);
+    ensure!(met == 3, "{met} connections were closed for a request");
+    let is_up = |list: &[Value]| named(list, "elsewhere")["health"] == "up";
+    let list = executors_until(client, |list| {
+        !is_up(list) || closed.questions.load(Ordering::Relaxed) >= 3
+    });
+    let list = list.await?;
+    ensure!(is_up(&list), "{list:?}");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_request_that_is_closed_without_a_word_is_sent_twice_at_most_and_once_on_a_new_connection()
+-> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving_with([backend("elsewhere", &mock)?], |config| {
+        config.core.degraded_after = 1 << 20;
+        config.core.down_after = 1 << 20;
+    });
+    let serving = serving.await?;
+    let client = serving.client;
+    mock.does(Conduct::Bytes(Vec::new()));
+    ensure!(client.chat("hello").await?.status == 502);
+    ensure!(mock.seen(CHAT).len() == 1, "{:?}", mock.seen(CHAT));
+    mock.does(Conduct::Answers(3));
+    ensure!(client.chat("hello").await?.status == 200);
+    // Its connection may be kept.
+    mock.does(Conduct::Bytes(Vec::new()));
+    ensure!(client.chat("hello").await?.status == 502);
+    let sent = mock.seen(CHAT).len() - 2;
+    ensure!((1..=2).contains(&sent), "{sent} times");
+    over(serving).await
+}
 
 #[tokio::test]
 async fn a_request_and_its_response_go_through_byte_for_byte() -> Result<()> {

@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 use hyper::Method;
-use pointsman_config::{ApiKey, ModelPattern, Rights, UsableModels};
+use pointsman_config::{ApiKey, Config, ModelPattern, Rights, UsableModels};
 use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
 use pointsman_tests::backend::{Conduct, MockBackend};
-use pointsman_tests::client::chat;
+use pointsman_tests::client::{chat, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -71,43 +71,58 @@ async fn a_path_that_no_engine_answers_goes_to_a_server_of_the_model() -> Result
     over(serving).await
 }
 
+/// The header with a key that may use the model `open` alone.
+const KEY: (&str, &str) = ("authorization", "Bearer sk-open");
+const FORM: &str = "multipart/form-data; boundary=x";
+
+fn with_key_for_open(config: &mut Config) {
+    config.keys.push(ApiKey {
+        sha256: Sha256::digest("sk-open").into(),
+        rights: Rights {
+            models: UsableModels::Listed(vec![ModelPattern::Name("open".to_owned())]),
+            ..Rights::of_tenant("default")
+        },
+    });
+}
+
+/// A form that names these models.
+fn form_of(models: &[&str]) -> String {
+    let field = "content-disposition: form-data; name=\"model\"";
+    let part = |name: &&str| format!("--x\r\n{field}\r\n\r\n{name}\r\n");
+    models.iter().map(part).collect::<String>() + "--x--\r\n"
+}
+
 /// A server of two models is there, for the holder of a key for one of them, only for requests that surely name that one.
 #[tokio::test]
-async fn a_model_that_a_key_may_not_use_is_not_asked_for_in_words_that_only_servers_read() -> Result<()>
-{
+async fn a_model_that_a_key_may_not_use_is_not_asked_for_in_words_that_only_servers_read()
+-> Result<()> {
     let mock = MockBackend::start(&["open", "hidden"]).await?;
-    let serving = serving_with([backend("both", &mock)?], |config| {
-        config.keys.push(ApiKey {
-            sha256: Sha256::digest("sk-open").into(),
-            rights: Rights {
-                models: UsableModels::Listed(vec![ModelPattern::Name("open".to_owned())]),
-                ..Rights::of_tenant("default")
-            },
-        });
-    });
-    let serving = serving.await?;
+    let serving = serving_with([backend("both", &mock)?], with_key_for_open).await?;
     let client = serving.client.for_others();
-    let key = ("authorization", "Bearer sk-open");
     let more: Vec<String> = (0..1024).map(|n| format!("\"x{n}\": 0")).collect();
-    let field = "content-disposition: form-data; name=\"model\"";
-    let parts = ["open", "hidden"].map(|name| format!("--x\r\n{field}\r\n\r\n{name}\r\n"));
     let hidden = [
         ("application/json", "{}".to_owned()),
         (
             "application/json",
             format!("{{\"model\": \"hidden\", {}}}", more.join(",")),
         ),
-        ("application/json", "\u{feff}{\"model\": \"hidden\"}".to_owned()),
-        ("application/json", "{\"model\": \"hidden\", \"x\": NaN}".to_owned()),
-        ("multipart/form-data; boundary=x", parts.concat() + "--x--\r\n"),
+        (
+            "application/json",
+            "\u{feff}{\"model\": \"hidden\"}".to_owned(),
+        ),
+        (
+            "application/json",
+            "{\"model\": \"hidden\", \"x\": NaN}".to_owned(),
+        ),
+        (FORM, form_of(&["open", "hidden"])),
     ];
     for path in ["/v1/messages", "/v1/responses", "/v1/audio/transcriptions"] {
         for (content_type, body) in &hidden {
-            let headers = [key, ("content-type", content_type)];
+            let headers = [KEY, ("content-type", content_type)];
             let answer = client.raw(path, &headers, body.clone()).await?;
             ensure!(answer.status == 404, "{path} {body:.40}: {answer:?}");
         }
-        let answer = client.raw(path, &[key], "{\"model\": \"open\"}").await?;
+        let answer = client.raw(path, &[KEY], "{\"model\": \"open\"}").await?;
         ensure!(answer.status == 200, "{path}: {answer:?}");
     }
     // Some servers make no difference between small and large letters.
@@ -115,11 +130,48 @@ async fn a_model_that_a_key_may_not_use_is_not_asked_for_in_words_that_only_serv
     both["model"] = json!("open");
     both["Model"] = json!("hidden");
     for path in ["/v1/messages", "/v1/chat/completions"] {
-        let answer = client.raw(path, &[key], both.to_string()).await?;
+        let answer = client.raw(path, &[KEY], both.to_string()).await?;
         let told = answer.json()?["error"]["message"].to_string();
-        ensure!(answer.status == 400 && told.contains("`Model`"), "{path}: {told}");
+        ensure!(
+            answer.status == 400 && told.contains("`Model`"),
+            "{path}: {told}"
+        );
     }
     ensure!(mock.seen("/v1/messages").len() == 1 && mock.seen("/v1/chat/completions").is_empty());
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_form_by_a_key_with_models_waits_for_a_server_that_has_no_others() -> Result<()> {
+    const PATH: &str = "/v1/audio/transcriptions";
+    let (both, alone) = (
+        MockBackend::start(&["open", "hidden"]).await?,
+        MockBackend::start(&["open"]).await?,
+    );
+    let mut one = backend("alone", &alone)?;
+    one.server.slots = Some(1);
+    let serving = serving_with([backend("both", &both)?, one], with_key_for_open).await?;
+    let client = serving.client.for_others();
+    alone.does(Conduct::Steps(2));
+    alone.allow(1);
+    let mut body = streamed_chat("hello");
+    body["model"] = json!("open");
+    body["pointsman"] = json!({"executors": ["alone"]});
+    let mut stream = client.with_key("sk-open").stream(&body).await?;
+    stream.first_text().await?;
+    let headers = [KEY, ("content-type", FORM)];
+    let form = form_of(&["open", "hidden"]);
+    let waits = tokio::spawn(async move { client.raw(PATH, &headers, form).await });
+    serving.load_until(|load| load.queued == 1).await?;
+    alone.does(Conduct::Answers(1));
+    alone.allow(1);
+    ensure!(stream.finish().await?.done);
+    let answer = waits.await??;
+    ensure!(
+        answer.header("x-pointsman-executor") == "alone",
+        "{answer:?}"
+    );
+    ensure!(both.seen(PATH).is_empty());
     over(serving).await
 }
 

@@ -1,5 +1,7 @@
 //! Models that servers load and unload on order.
 
+mod loading;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -82,6 +84,15 @@ fn ollama_lists(mock: &MockBackend, models: &[&str]) {
     let models: Vec<Value> = models.iter().map(|name| json!({"name": name})).collect();
     let list = json!({"models": models});
     mock.answers("/api/ps", 200, &list.to_string());
+}
+
+/// The bodies of the orders that a server of Ollama was given.
+fn ollama_orders(mock: &MockBackend) -> Result<Vec<Value>> {
+    let mut orders = Vec::new();
+    for seen in mock.seen("/api/generate") {
+        orders.push(serde_json::from_slice(&seen.body)?);
+    }
+    Ok(orders)
 }
 
 /// Waits until a server of Ollama has told what is loaded, and is asked again.
@@ -273,6 +284,103 @@ async fn a_model_that_ollama_does_not_list_is_ready_once_its_order_is_answered()
 }
 
 #[tokio::test]
+async fn a_model_is_not_unloaded_while_requests_run_by_its_other_name() -> Result<()> {
+    let mock = ollama(&["first", "copy"]).await?;
+    let mut config = backend("ollama", &mock)?;
+    config.server.unload_after = Some(Duration::from_millis(10));
+    let serving = serving([config]).await?;
+    mock.does(Conduct::Steps(1));
+    let asked = asks(serving.client, "copy");
+    mock.runs(1).await?;
+    // Its weights are listed by their other name.
+    ollama_lists(&mock, &["first"]);
+    ollama_has_told(&mock).await?;
+    let load = json!({"model": "copy"});
+    let orders = ollama_orders(&mock)?;
+    ensure!(orders == [load.clone()], "{orders:?}");
+
+    mock.allow(1);
+    ensure!(asked.await?? == 200);
+    mock.heard("/api/generate", 2).await?;
+    ollama_lists(&mock, &[]);
+    let orders = ollama_orders(&mock)?;
+    let unload = json!({"model": "first", "keep_alive": 0});
+    ensure!(orders == [load, unload], "{orders:?}");
+    over(serving).await
+}
+
+/// A server with an Ollama of these models that has room for two.
+async fn before_ollama(mock: &MockBackend) -> Result<Serving> {
+    let mut config = backend("ollama", mock)?;
+    config.terms.models_max = Some(2);
+    serving([config]).await
+}
+
+#[tokio::test]
+async fn no_model_makes_room_while_requests_run_by_a_name_that_is_not_listed() -> Result<()> {
+    let mock = ollama(&["first", "copy", "other", "third", "fourth"]).await?;
+    let serving = before_ollama(&mock).await?;
+    let client = serving.client;
+    mock.does(Conduct::Steps(1));
+    let copy = asks(client, "copy");
+    mock.runs(1).await?;
+    ollama_lists(&mock, &["first", "other"]);
+    ollama_has_told(&mock).await?;
+    let third = asks(client, "third");
+    mock.heard("/api/generate", 2).await?;
+    let orders = ollama_orders(&mock)?;
+    let expected = [json!({"model": "copy"}), json!({"model": "third"})];
+    ensure!(orders == expected, "{orders:?}");
+    mock.allow(2);
+    for answered in [copy, third] {
+        ensure!(answered.await?? == 200);
+    }
+
+    // Nobody needs the weights any more.
+    serving.idle().await?;
+    let fourth = asks(client, "fourth");
+    mock.heard("/api/generate", 3).await?;
+    ollama_lists(&mock, &["other"]);
+    mock.allow(1);
+    ensure!(fourth.await?? == 200);
+    let orders = ollama_orders(&mock)?;
+    let unload = json!({"model": "first", "keep_alive": 0});
+    ensure!(
+        orders[2..] == [unload, json!({"model": "fourth"})],
+        "{orders:?}"
+    );
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_model_that_is_used_by_its_other_name_before_it_has_left_keeps_nobody_waiting()
+-> Result<()> {
+    let mock = ollama(&["first", "copy", "other", "third"]).await?;
+    let serving = before_ollama(&mock).await?;
+    let client = serving.client;
+    ensure!(asks(client, "copy").await?? == 200);
+    ollama_lists(&mock, &["first", "other"]);
+    ollama_has_told(&mock).await?;
+    let third = asks(client, "third");
+    mock.heard("/api/generate", 2).await?;
+    // It does not leave now.
+    mock.does(Conduct::Steps(1));
+    let copy = asks(client, "copy");
+    mock.heard("/api/generate", 3).await?;
+    let orders = ollama_orders(&mock)?;
+    let unload = json!({"model": "first", "keep_alive": 0});
+    ensure!(
+        orders[1..] == [unload, json!({"model": "third"})],
+        "{orders:?}"
+    );
+    mock.allow(2);
+    for answered in [copy, third] {
+        ensure!(answered.await?? == 200);
+    }
+    over(serving).await
+}
+
+#[tokio::test]
 async fn a_model_that_ollama_does_not_load_on_order_is_loaded_by_its_requests() -> Result<()> {
     let mock = ollama(&["embed"]).await?;
     let refusal = json!({"error": "\"embed\" does not support generate"});
@@ -313,6 +421,31 @@ async fn a_server_that_sleeps_is_woken_by_a_request() -> Result<()> {
     ensure!(asked.await?? == 200);
     mock.heard("/sleep", 1).await?;
     ensure!(mock.seen("/sleep")[0].line.contains("level=1"));
+    mock.answers("/is_sleeping", 200, r#"{"is_sleeping": true}"#);
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_server_does_not_sleep_while_requests_run_by_another_name_of_its_model() -> Result<()> {
+    let mock = vllm().await?;
+    mock.has_models("vllm", &["big", "adapter"]);
+    mock.answers("/is_sleeping", 200, r#"{"is_sleeping": true}"#);
+    mock.obeys("/wake_up", 200, "");
+    mock.obeys("/sleep", 200, "");
+    let mut config = backend("vllm", &mock)?;
+    config.server.unload_after = Some(Duration::from_millis(10));
+    let serving = serving([config]).await?;
+    mock.does(Conduct::Steps(1));
+    let asked = asks(serving.client, "adapter");
+    mock.heard("/wake_up", 1).await?;
+    mock.answers("/is_sleeping", 200, r#"{"is_sleeping": false}"#);
+    mock.runs(1).await?;
+    let rounds = mock.seen("/is_sleeping").len();
+    mock.heard("/is_sleeping", rounds + 3).await?;
+    ensure!(mock.seen("/sleep").is_empty(), "it is in use");
+    mock.allow(1);
+    ensure!(asked.await?? == 200);
+    mock.heard("/sleep", 1).await?;
     mock.answers("/is_sleeping", 200, r#"{"is_sleeping": true}"#);
     over(serving).await
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use pointsman_core::Micros;
 use pointsman_driver::message::Load;
 use pointsman_tests::backend::{Conduct, MockBackend};
-use pointsman_tests::client::{Client, streamed_chat};
+use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -119,6 +119,43 @@ async fn a_server_that_loads_its_model_is_waited_for() -> Result<()> {
         ensure!(asked.await?? == "t0 t1 t2 ");
     }
     over(serving).await
+}
+
+/// Tests the policies that name one server for each request: by its load, and by the hash of a session.
+#[tokio::test]
+async fn while_a_server_loads_its_model_requests_go_to_another_one_at_once() -> Result<()> {
+    for policy in ["least-loaded", "sticky"] {
+        let loads = MockBackend::start(&["demo"]).await?;
+        let works = MockBackend::start(&["demo"]).await?;
+        for mock in [&loads, &works] {
+            mock.has_models("llamacpp", &["demo"]);
+            mock.answers("/health", 200, "{}");
+        }
+        let serving = serving([backend("loads", &loads)?, backend("works", &works)?]).await?;
+        serving.decide_by(policy, policy, "").await?;
+        loads.answers(
+            "/health",
+            503,
+            "{\"error\":{\"message\":\"Loading model\"}}",
+        );
+        let busy = |list: &[Value]| named(list, "loads")["saturated"] == true;
+        let list = executors_until(serving.client, busy).await?;
+        ensure!(named(&list, "loads")["slots_used"] == 0, "{list:?}");
+        for session in 0..8 {
+            let mut body = chat("hello");
+            body["pointsman"] = json!({"session": format!("session {session}")});
+            let answer = serving.client.post("/v1/chat/completions", &body).await?;
+            let said = ["x-pointsman-executor", "x-pointsman-policy"];
+            let said = said.map(|name| answer.header(name).to_owned());
+            ensure!(
+                answer.status == 200 && said == ["works", policy],
+                "{said:?}"
+            );
+        }
+        ensure!(loads.seen("/v1/chat/completions").is_empty());
+        over(serving).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use pointsman_tests::backend::{Conduct, MockBackend, coded, stream_head};
-use pointsman_tests::client::Client;
+use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ fn ensure_all(used: &[String]) -> Result<()> {
 
 #[tokio::test]
 async fn a_conversation_goes_back_to_its_server_by_its_session_or_by_itself() -> Result<()> {
-    let (serving, _mocks) = before_three().await?;
+    let (serving, _mocks) = Box::pin(before_three()).await?;
     let client = serving.client;
     // Six conversations, each on the server that had the fewest placements; all say the same in between.
     let system = json!({"role": "system", "content": "You are kind."});
@@ -92,7 +92,7 @@ async fn turn_elsewhere(
 #[tokio::test]
 async fn messages_and_responses_go_back_to_their_server_too() -> Result<()> {
     for api in [("/v1/messages", "messages"), ("/v1/responses", "input")] {
-        let (serving, _mocks) = before_three().await?;
+        let (serving, _mocks) = Box::pin(before_three()).await?;
         let client = serving.client;
         let mut talks: Vec<Vec<Value>> = vec![Vec::new(); 6];
         let mut homes = Vec::new();
@@ -126,7 +126,7 @@ fn streamed_response(id: &str) -> Conduct {
 #[tokio::test]
 async fn a_response_goes_on_where_the_one_is_that_it_names() -> Result<()> {
     const PATH: &str = "/v1/responses";
-    let (serving, mocks) = before_three().await?;
+    let (serving, mocks) = Box::pin(before_three()).await?;
     let client = serving.client;
     let ask = async |path: &str, body: Value| -> Result<String> {
         let answer = client.raw(path, &[], body.to_string()).await?;
@@ -170,5 +170,52 @@ async fn a_response_goes_on_where_the_one_is_that_it_names() -> Result<()> {
         let at = ask(PATH, said(&format!("resp_{name}2"))).await?;
         ensure!(at == name, "resp_{name}2: {at}");
     }
+    over(serving).await
+}
+
+/// Nobody else has the answer that a request goes on from, however much room others have.
+#[tokio::test]
+async fn a_response_waits_for_the_server_of_the_one_that_it_names() -> Result<()> {
+    const PATH: &str = "/v1/responses";
+    let mocks = [
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    ];
+    let mut backends = [backend("a", &mocks[0])?, backend("b", &mocks[1])?];
+    for backend in &mut backends {
+        backend.server.slots = Some(1);
+    }
+    let serving = serving(backends).await?;
+    let client = serving.client;
+    for (mock, name) in mocks.iter().zip(["a", "b"]) {
+        let whole = json!({"id": format!("resp_{name}"), "object": "response", "output": []});
+        mock.obeys(PATH, 200, &whole.to_string());
+    }
+    let first = json!({"model": "demo", "input": "hello"}).to_string();
+    let home = client.raw(PATH, &[], first).await?;
+    let home = home.header("x-pointsman-executor").to_owned();
+    serving.idle().await?;
+    let (here, there) = match &*home {
+        "a" => (&mocks[0], &mocks[1]),
+        _ => (&mocks[1], &mocks[0]),
+    };
+    here.does(Conduct::Steps(2));
+    here.allow(1);
+    let mut body = streamed_chat("hello");
+    body["pointsman"] = json!({"executors": [home]});
+    let mut stream = client.stream(&body).await?;
+    stream.first_text().await?;
+    let said =
+        json!({"model": "demo", "input": "yes", "previous_response_id": format!("resp_{home}")});
+    let waits = tokio::spawn(async move { client.raw(PATH, &[], said.to_string()).await });
+    serving.load_until(|load| load.queued == 1).await?;
+    // Another has room, and is used by whoever may be anywhere.
+    let answer = client.chat("hello").await?;
+    ensure!(answer.status == 200 && answer.header("x-pointsman-executor") != home);
+    ensure!(there.seen(PATH).is_empty() && !waits.is_finished());
+    here.allow(1);
+    ensure!(stream.finish().await?.done);
+    let answer = waits.await??;
+    ensure!(answer.header("x-pointsman-executor") == home, "{answer:?}");
     over(serving).await
 }

@@ -136,6 +136,7 @@ pub fn random_job(rng: &mut Rng, prompt_max: usize, output_tokens_max: u32) -> J
     Job {
         prompt: prompt.collect(),
         answer_start: AnswerStart::Apart,
+        answers: 1,
         output_tokens_max: rng.u32(1..=output_tokens_max),
         sampling: random_sampling(rng),
         stop: Vec::new(),

@@ -21,22 +21,17 @@ async fn a_question_is_asked_again_where_its_answer_is_late_and_not_where_nobody
         let given = answers.len();
         let mut answers = answers.into_iter();
         let answer = patiently(|| ready(answers.next().expect("no question more"))).await;
-        let error = answer.err();
-        let found = error.map(|error| unheard(&error, &Ours::default()).availability);
+        let found = answer.err().map(|error| unheard(&error, 0));
         assert_eq!((found, given - answers.len()), (ends, questions));
     }
 }
 
 #[test]
 fn a_server_that_is_late_is_busy_while_requests_of_ours_run_there() {
-    let ours = Ours {
-        count: 1,
-        ..Ours::default()
-    };
     let late = CallError::Timeout(PATIENCE);
-    assert_eq!(unheard(&late, &ours).availability, Availability::Busy);
+    assert_eq!(unheard(&late, 1), Availability::Busy);
     let refused = CallError::Connection("refused".to_owned());
-    assert_eq!(unheard(&refused, &ours).availability, Availability::Silent);
+    assert_eq!(unheard(&refused, 1), Availability::Silent);
 }
 
 #[test]
