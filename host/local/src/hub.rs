@@ -25,6 +25,7 @@ mod error;
 mod settings;
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use pointsman_driver::hub_model::HubModel;
@@ -137,10 +138,15 @@ impl Fetching<'_> {
         for name in choice.small() {
             self.one(name).await?;
         }
-        if !matches!(choice, ModelParts::Gguf(_)) {
-            self.check_small()?;
+        let is_folder = !matches!(choice, ModelParts::Gguf(_));
+        if is_folder {
+            self.check_config()?;
         }
         let needed = choice.needed(|| std::fs::read(self.snapshot.path(INDEX)).ok())?;
+        // A model that is here whole is read when it is loaded.
+        if is_folder && !needed.iter().all(|name| self.is_here(name)) {
+            self.check_text()?;
+        }
         for name in &needed {
             if !listed.contains(name) {
                 return Err(HubError::NotListed {
@@ -153,28 +159,42 @@ impl Fetching<'_> {
         Ok(())
     }
 
-    /// Refuses a model that no device of this host computes, by its `config.json`, and one whose text side cannot be used.
-    fn check_small(&self) -> Result<(), HubError> {
-        let model = || self.client.model().to_string();
-        let files = ModelFiles::Folder(self.snapshot.folder().to_owned());
-        let config = LlamaConfig::load(&files).map_err(|source| HubError::NotServed {
-            model: model(),
+    /// The files that the model has here so far.
+    fn files(&self) -> ModelFiles {
+        ModelFiles::Folder(self.snapshot.folder().to_owned())
+    }
+
+    fn is_here(&self, name: &str) -> bool {
+        self.snapshot.path(name).is_file()
+    }
+
+    /// Refuses a model whose tokenizer or template cannot be used.
+    fn check_text(&self) -> Result<(), HubError> {
+        let text = ModelText::load(&self.files());
+        text.map_err(|source| self.not_served(source)).map(drop)
+    }
+
+    fn not_served(&self, source: impl Error + Send + Sync + 'static) -> HubError {
+        HubError::NotServed {
+            model: self.client.model().to_string(),
             source: Box::new(source),
-        })?;
-        ModelText::load(&files).map_err(|source| HubError::NotServed {
-            model: model(),
-            source: Box::new(source),
-        })?;
+        }
+    }
+
+    /// Refuses a model that no device of this host computes, by its `config.json`.
+    fn check_config(&self) -> Result<(), HubError> {
+        let config = LlamaConfig::load(&self.files()).map_err(|source| self.not_served(source))?;
         match config.quantization {
             Quantization::Fp8 if self.devices.iter().all(DeviceConfig::is_processors) => {
-                Err(HubError::Fp8 { model: model() })
+                let model = self.client.model().to_string();
+                Err(HubError::Fp8 { model })
             }
             Quantization::Fp8 | Quantization::None => Ok(()),
         }
     }
 
     async fn one(&self, name: &str) -> Result<(), HubError> {
-        if self.snapshot.path(name).is_file() {
+        if self.is_here(name) {
             return Ok(());
         }
         let commit = self.snapshot.commit();

@@ -166,16 +166,20 @@ impl BodyWatch {
 
     /// The status of the error that a stream's first event is; absent: it is none, or tells none.
     pub(crate) fn first_error(&self) -> Option<StatusCode> {
-        let is_stream = self.form == Form::Events;
-        let event = first_event(&self.head).filter(|_| is_stream)?;
+        if self.form != Form::Events {
+            return None;
+        }
+        let event = first_event(&self.head)?;
         event.split(|byte| *byte == b'\n').find_map(error_status)
     }
 
     /// The status of an error among the last events of a stream; absent: there is none, or tells none.
     pub(crate) fn last_error(&self) -> Option<StatusCode> {
-        let is_stream = self.form == Form::Events;
+        if self.form != Form::Events {
+            return None;
+        }
         let mut lines = self.tail.rsplit(|byte| *byte == b'\n');
-        lines.find_map(error_status).filter(|_| is_stream)
+        lines.find_map(error_status)
     }
 
     /// True for an error in which the server says that the prompt is too long for it, as far as it has been seen.

@@ -16,6 +16,15 @@ use pointsman_core::{
     StepReport, admission,
 };
 
+/// The report of a server elsewhere with 8 blocks, all of them in use.
+const FULL: KvReport = KvReport {
+    block_bytes: 1,
+    blocks_total: 8,
+    blocks_free: 0,
+    blocks_cached: 0,
+    blocks_evicted_total: 0,
+};
+
 /// The places where a request can be when its end comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
@@ -285,14 +294,7 @@ fn that_a_server_elsewhere_tells_of_no_blocks_any_more_is_told() {
         all.collect::<Vec<u32>>()
     };
     assert_eq!(told(&mut feed, &world), [0; 0]);
-    let full = KvReport {
-        block_bytes: 1,
-        blocks_total: 8,
-        blocks_free: 0,
-        blocks_cached: 0,
-        blocks_evicted_total: 0,
-    };
-    for (report, expected) in [(full, 8), (KvReport::default(), 0)] {
+    for (report, expected) in [(FULL, 8), (KvReport::default(), 0)] {
         world.input(Input::KvReported(device, report));
         assert_eq!(told(&mut feed, &world), [expected]);
         feed.reset();
@@ -313,14 +315,7 @@ fn what_a_server_elsewhere_reported_is_forgotten_when_it_is_taken_away() {
         })
     };
     let first = server(&mut world);
-    let full = KvReport {
-        block_bytes: 1,
-        blocks_total: 8,
-        blocks_free: 0,
-        blocks_cached: 0,
-        blocks_evicted_total: 0,
-    };
-    world.input(Input::KvReported(device, full));
+    world.input(Input::KvReported(device, FULL));
     world.update(first, ExecutorUpdate::Detach);
     world.settle();
     assert_eq!(world.machine.devices().count(), 0);

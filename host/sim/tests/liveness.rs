@@ -11,7 +11,7 @@ use common::{
 use pointsman_core::rows::Health;
 use pointsman_core::{
     Allotment, Allotments, Author, Clock, Config, Decided, ExecutorId, ExecutorUpdate, ExpiredWhy,
-    Fact, Micros, Outcome, RefusalCause, RefusedWhy, RequestId, admission, routing,
+    Fact, Micros, Outcome, RefusalCause, RefusedWhy, RequestId, RetryClass, admission, routing,
 };
 use pointsman_sim::PrefillShares;
 
@@ -156,6 +156,19 @@ fn stir(world: &mut World, executor: ExecutorId) {
     }
 }
 
+/// Has a held request placed at 20 s, fail so, and be held again for as long as may be.
+fn place_and_fail(world: &mut World, (executor, id): (ExecutorId, RequestId), retry: RetryClass) {
+    world.run_until(seconds(20));
+    world.policies.route_to(&[executor]);
+    stir(world, executor);
+    assert!(is_running(world, id));
+    world
+        .policies
+        .on_route(|_, _| routing::Choice::Hold(Some(Micros(u64::MAX))));
+    world.fail(executor, id, retry);
+    world.settle();
+}
+
 /// The ends of the holds of a request that the machine reported.
 fn ends(world: &World, id: RequestId) -> Vec<Option<Micros>> {
     let held = facts(world).filter_map(|fact| {
@@ -245,15 +258,7 @@ fn a_return_begins_a_new_stay_with_holds_of_its_own() {
     let (mut world, executor, id) = held_until(Micros(u64::MAX));
     let other = add_device(&mut world, 64);
     add_executor(&mut world, other, 1);
-    world.run_until(seconds(20));
-    world.policies.route_to(&[executor]);
-    stir(&mut world, executor);
-    assert!(is_running(&world, id));
-    world
-        .policies
-        .on_route(|_, _| routing::Choice::Hold(Some(Micros(u64::MAX))));
-    world.fail(executor, id, pointsman_core::RetryClass::Elsewhere);
-    world.settle();
+    place_and_fail(&mut world, (executor, id), RetryClass::Elsewhere);
     assert_eq!(
         ends(&world, id).last(),
         Some(&Some(seconds(20).after(held_max())))
@@ -263,15 +268,7 @@ fn a_return_begins_a_new_stay_with_holds_of_its_own() {
 #[test]
 fn a_request_that_is_turned_back_has_been_held_for_as_long_as_before() {
     let (mut world, executor, id) = held_until(Micros(u64::MAX));
-    world.run_until(seconds(20));
-    world.policies.route_to(&[executor]);
-    stir(&mut world, executor);
-    assert!(is_running(&world, id));
-    world
-        .policies
-        .on_route(|_, _| routing::Choice::Hold(Some(Micros(u64::MAX))));
-    world.fail(executor, id, pointsman_core::RetryClass::Anywhere);
-    world.settle();
+    place_and_fail(&mut world, (executor, id), RetryClass::Anywhere);
     assert_eq!(ends(&world, id).last(), Some(&Some(held_max())));
 }
 

@@ -10,7 +10,7 @@ use pointsman_tests::client::{chat, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::Value;
 
-use super::{backend, executors_until, named, over, serving_with};
+use super::{backend, begun, executors_until, named, over, serving_with};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -345,10 +345,7 @@ async fn a_server_that_is_late_with_an_answer_is_not_down_and_nobody_is_told_503
     config.server.slots = Some(1);
     let serving = serving_with([config], |_| ()).await?;
     let client = serving.client;
-    mock.does(Conduct::Steps(2));
-    mock.allow(1);
-    let mut stream = client.stream(&streamed_chat("hello")).await?;
-    stream.first_text().await?;
+    let stream = begun(client, &mock, &streamed_chat("hello")).await?;
     let waits = tokio::spawn(async move { client.chat("hello").await });
     serving.load_until(|load| load.live == 2).await?;
     // It is at work, and has no time for questions.

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pointsman_config::{BackendConfig, Config, Flags};
-use pointsman_tests::backend::MockBackend;
-use pointsman_tests::client::Client;
+use pointsman_tests::backend::{Conduct, MockBackend};
+use pointsman_tests::client::{Client, Stream};
 use pointsman_tests::serving::{Serving, backend_at};
 use serde_json::Value;
 
@@ -63,6 +63,15 @@ async fn serving_with<const N: usize>(
     };
     executors_until(serving.client, |list| list.iter().all(found)).await?;
     Ok(serving)
+}
+
+/// A stream of two tokens of which this server has sent the first; it sends the other once it is allowed to.
+async fn begun(client: Client, mock: &MockBackend, body: &Value) -> Result<Stream> {
+    mock.does(Conduct::Steps(2));
+    mock.allow(1);
+    let mut stream = client.stream(body).await?;
+    stream.first_text().await?;
+    Ok(stream)
 }
 
 /// Waits until the executors are as wanted, and returns them.

@@ -10,7 +10,7 @@ use pointsman_tests::serving::Serving;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::{backend, executors_until, named, over, serving, serving_with};
+use super::{backend, begun, executors_until, named, over, serving, serving_with};
 
 #[tokio::test]
 async fn a_path_that_no_engine_answers_goes_to_a_server_of_the_model() -> Result<()> {
@@ -152,13 +152,10 @@ async fn a_form_by_a_key_with_models_waits_for_a_server_that_has_no_others() -> 
     one.server.slots = Some(1);
     let serving = serving_with([backend("both", &both)?, one], with_key_for_open).await?;
     let client = serving.client.for_others();
-    alone.does(Conduct::Steps(2));
-    alone.allow(1);
     let mut body = streamed_chat("hello");
     body["model"] = json!("open");
     body["pointsman"] = json!({"executors": ["alone"]});
-    let mut stream = client.with_key("sk-open").stream(&body).await?;
-    stream.first_text().await?;
+    let stream = begun(client.with_key("sk-open"), &alone, &body).await?;
     let headers = [KEY, ("content-type", FORM)];
     let form = form_of(&["open", "hidden"]);
     let waits = tokio::spawn(async move { client.raw(PATH, &headers, form).await });
@@ -271,12 +268,9 @@ async fn operators_add_and_remove_servers_while_requests_run() -> Result<()> {
         ensure!(param == field, "{field}: {param}");
     }
     // What runs there runs on, and nothing new goes there.
-    mock.does(Conduct::Steps(2));
     let mut streamed = body.clone();
     streamed["stream"] = json!(true);
-    mock.allow(1);
-    let mut stream = client.stream(&streamed).await?;
-    stream.first_text().await?;
+    let stream = begun(client, &mock, &streamed).await?;
     ensure!(client.delete("/admin/executors/added").await?.status == 202);
     ensure!(client.post("/v1/chat/completions", &body).await?.status == 404);
     mock.allow(1);

@@ -69,6 +69,16 @@ async fn vllm() -> Result<MockBackend> {
     Ok(mock)
 }
 
+/// A server in front of one of vLLM that sleeps, and is sent to sleep again once it is idle.
+async fn before_sleeper(mock: &MockBackend) -> Result<Serving> {
+    mock.answers("/is_sleeping", 200, r#"{"is_sleeping": true}"#);
+    mock.obeys("/wake_up", 200, "");
+    mock.obeys("/sleep", 200, "");
+    let mut config = backend("vllm", mock)?;
+    config.server.unload_after = Some(Duration::from_millis(10));
+    serving([config]).await
+}
+
 /// A server of Ollama with these models, which loads them at once and lists none of them as loaded.
 async fn ollama(models: &[&str]) -> Result<MockBackend> {
     let mock = MockBackend::start(&[]).await?;
@@ -408,12 +418,7 @@ async fn a_model_that_ollama_does_not_load_on_order_is_loaded_by_its_requests() 
 #[tokio::test]
 async fn a_server_that_sleeps_is_woken_by_a_request() -> Result<()> {
     let mock = vllm().await?;
-    mock.answers("/is_sleeping", 200, r#"{"is_sleeping": true}"#);
-    mock.obeys("/wake_up", 200, "");
-    mock.obeys("/sleep", 200, "");
-    let mut config = backend("vllm", &mock)?;
-    config.server.unload_after = Some(Duration::from_millis(10));
-    let serving = serving([config]).await?;
+    let serving = before_sleeper(&mock).await?;
     let asked = asks(serving.client, "big");
     mock.heard("/wake_up", 1).await?;
     ensure!(mock.seen(CHAT).is_empty(), "it sleeps");
@@ -429,12 +434,7 @@ async fn a_server_that_sleeps_is_woken_by_a_request() -> Result<()> {
 async fn a_server_does_not_sleep_while_requests_run_by_another_name_of_its_model() -> Result<()> {
     let mock = vllm().await?;
     mock.has_models("vllm", &["big", "adapter"]);
-    mock.answers("/is_sleeping", 200, r#"{"is_sleeping": true}"#);
-    mock.obeys("/wake_up", 200, "");
-    mock.obeys("/sleep", 200, "");
-    let mut config = backend("vllm", &mock)?;
-    config.server.unload_after = Some(Duration::from_millis(10));
-    let serving = serving([config]).await?;
+    let serving = before_sleeper(&mock).await?;
     mock.does(Conduct::Steps(1));
     let asked = asks(serving.client, "adapter");
     mock.heard("/wake_up", 1).await?;

@@ -18,7 +18,7 @@ use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{backend, executors_until, named, over};
+use super::{backend, begun, executors_until, named, over};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -47,10 +47,7 @@ async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
     let client = serving.client;
     executors_until(client, |list| names(list) == ["one"]).await?;
     // A stream goes on at a server that the file has no more.
-    one.does(Conduct::Steps(2));
-    one.allow(1);
-    let mut stream = client.stream(&streamed_chat("hello")).await?;
-    stream.first_text().await?;
+    let stream = begun(client, &one, &streamed_chat("hello")).await?;
     fs::write(&path, table("two", &two, "group = 7"))?;
     let moved = |list: &[Value]| {
         named(list, "two")["group"] == 7 && named(list, "one")["order"] == "remove"
@@ -142,10 +139,7 @@ async fn a_backend_that_is_edited_keeps_its_models_its_streams_and_what_waits() 
     table("slots = 1")?;
     let serving = of_file(&path, Lookup::default()).await?;
     let client = serving.client;
-    mock.does(Conduct::Steps(2));
-    mock.allow(1);
-    let mut stream = client.stream(&streamed_chat("hello")).await?;
-    stream.first_text().await?;
+    let stream = begun(client, &mock, &streamed_chat("hello")).await?;
     let waits = tokio::spawn(async move { client.chat("hello").await });
     serving.load_until(|load| load.live == 2).await?;
 
@@ -320,12 +314,9 @@ async fn the_servers_of_a_name_come_and_go_with_its_addresses_and_no_request_is_
     };
     executors_until(client, |list| are(list, &[&one, &two])).await?;
     // A stream, and clients who ask again and again.
-    one.does(Conduct::Steps(2));
-    one.allow(1);
     let mut body = streamed_chat("hello");
     body["pointsman"] = json!({"executors": [executor(&one)]});
-    let mut stream = client.stream(&body).await?;
-    stream.first_text().await?;
+    let stream = begun(client, &one, &body).await?;
     one.does(Conduct::Answers(3));
     let asking = [(), (), ()].map(|()| Asking::start(client));
 

@@ -8,7 +8,7 @@ use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
-use super::{backend, over, serving};
+use super::{backend, begun, over, serving};
 
 /// Asks a conversation to go on, and returns the executor and the conversation with its answer.
 async fn turn(
@@ -199,12 +199,9 @@ async fn a_response_waits_for_the_server_of_the_one_that_it_names() -> Result<()
         "a" => (&mocks[0], &mocks[1]),
         _ => (&mocks[1], &mocks[0]),
     };
-    here.does(Conduct::Steps(2));
-    here.allow(1);
     let mut body = streamed_chat("hello");
     body["pointsman"] = json!({"executors": [home]});
-    let mut stream = client.stream(&body).await?;
-    stream.first_text().await?;
+    let stream = begun(client, here, &body).await?;
     let said =
         json!({"model": "demo", "input": "yes", "previous_response_id": format!("resp_{home}")});
     let waits = tokio::spawn(async move { client.raw(PATH, &[], said.to_string()).await });

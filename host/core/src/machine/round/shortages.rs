@@ -103,8 +103,8 @@ impl OngoingRound<'_> {
             return gate;
         };
         let priority = Some(needy.row.priority);
-        let short = Fact::Short(shortage.needy, shortage.cause);
-        self.machine.out.fact(short);
+        let fact = Fact::Short(shortage.needy, shortage.cause);
+        self.machine.out.fact(fact);
         if self.ask_evict(&shortage, Insistence::MoreUrgentOnly) {
             EvictGate::default()
         } else {
@@ -131,8 +131,8 @@ impl OngoingRound<'_> {
             return false;
         }
         let reason = eviction.reason;
-        self.machine
-            .evict(shortage, &eviction, Decided { author, reason });
+        let by = Decided { author, reason };
+        self.machine.evict(shortage, &eviction, by);
         true
     }
 }
