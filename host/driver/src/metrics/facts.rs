@@ -7,13 +7,12 @@ use pointsman_core::{
     Author, Clock, Decided, EvictHow, ExecutorId, Fact, FaultKind, Hook, Machine, Micros, ModelId,
     Outcome, Stamped, Stay, TenantId,
 };
+use pointsman_metrics::{Builder, Family};
 use pointsman_policy::PolicyHost;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::builder::Builder;
-use super::family::Family;
 use super::labels::{self, Ending};
 use crate::lives::Life;
 use crate::record;

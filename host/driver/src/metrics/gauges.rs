@@ -3,15 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pointsman_core::rows::RequestClass;
+use pointsman_metrics::{Builder, Family};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Unit;
 
-use super::builder::Builder;
-use super::family::Family;
 use super::{EngineTotals, raise, whole};
 use crate::message::{ByClass, Load};
-use crate::operator::{DeviceRow, ExecutorRow, ModelRow};
+use crate::operator::{DeviceRow, Overview};
 
 #[derive(Debug)]
 pub(super) struct LoadMetrics {
@@ -177,24 +176,31 @@ impl FleetMetrics {
         }
     }
 
-    pub(super) fn set(&self, executors: &[ExecutorRow], models: &[ModelRow]) {
-        self.slots.clear();
-        self.slots_used.clear();
-        self.queued.clear();
-        self.models.clear();
-        for row in executors {
-            let name = row.name.as_str();
-            self.slots.with([name]).set(whole(row.slots_total));
-            self.slots_used.with([name]).set(whole(row.load.slots_used));
-            let queued = |class: RequestClass| self.queued.with([name, class.as_str()]);
-            queued(RequestClass::LatencyCritical).set(whole(row.load.queued_critical));
-            queued(RequestClass::Throughput).set(whole(row.load.queued_throughput));
-        }
-        for row in models {
-            let requests = |state| self.models.with([&row.name, state]);
-            requests("running").set(whole(row.running));
-            requests("waiting").set(whole(row.waiting));
-        }
+    pub(super) fn set(&self, overview: &Overview) {
+        let shown = overview.executors.iter();
+        let shown = shown.map(|row| (row.name.as_str(), row.slots_total, &row.load));
+        let further = overview.further.iter();
+        let further = further.map(|row| (row.name.as_str(), row.slots_total, &row.load));
+        let executors: Vec<_> = shown.chain(further).collect();
+        let slots = executors.iter();
+        let slots = slots.map(|(name, slots_total, _)| ([*name], whole(*slots_total)));
+        self.slots.replace(slots);
+        let slots_used = executors.iter();
+        let slots_used = slots_used.map(|(name, _, load)| ([*name], whole(load.slots_used)));
+        self.slots_used.replace(slots_used);
+        let queued = executors.iter().flat_map(|(name, _, load)| {
+            let of = |class: RequestClass, count: u32| ([*name, class.as_str()], whole(count));
+            [
+                of(RequestClass::LatencyCritical, load.queued_critical),
+                of(RequestClass::Throughput, load.queued_throughput),
+            ]
+        });
+        self.queued.replace(queued);
+        let requests = overview.models.iter().flat_map(|row| {
+            let of = |state, count: u32| ([row.name.as_str(), state], whole(count));
+            [of("running", row.running), of("waiting", row.waiting)]
+        });
+        self.models.replace(requests);
     }
 }
 

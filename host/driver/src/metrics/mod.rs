@@ -6,15 +6,13 @@
 //!
 //! # Invariants
 //! 1. Labels are names of the configuration and of policies, hooks and enums, never requests or
-//!    sessions; and past a bound their series are counted together (`family::tests`).
+//!    sessions; and past a bound their series are counted together (`pointsman_metrics`).
 //! 2. The same facts give the same text (`metrics::tests`).
 //!
 //! # Not here
 //! The key that `/metrics` may need (`pointsman-http`).
 
-mod builder;
 mod facts;
-mod family;
 mod gather;
 mod gauges;
 mod labels;
@@ -29,6 +27,9 @@ use std::time::Duration;
 
 use pointsman_core::{Fact, Hook, Machine, Stamped};
 use pointsman_journal::{JournalMonitor, JournalStats};
+pub use pointsman_metrics::DescribedMetric;
+pub(crate) use pointsman_metrics::SERIES_MAX;
+use pointsman_metrics::{Builder, Family};
 use pointsman_policy::{AnswerCost, PolicyHost, PolicyStatus, ShadowReport};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
@@ -38,11 +39,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::lives::Life;
 use crate::operator::Overview;
-use builder::Builder;
-pub use builder::DescribedMetric;
 use facts::FactMetrics;
 pub(crate) use facts::Texts;
-use family::Family;
 use gauges::{EngineMetrics, FleetMetrics, KvMetrics, LoadMetrics};
 pub(crate) use labels::ending;
 use policies::PolicyMetrics;
@@ -300,7 +298,7 @@ impl Metrics {
     pub fn overview(&self, overview: &Overview) {
         self.load.set(&overview.load);
         self.kv.set(&overview.devices);
-        self.fleet.set(&overview.executors, &overview.models);
+        self.fleet.set(overview);
         self.policies.set_quarantined(&overview.quarantined);
     }
 

@@ -4,13 +4,12 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use pointsman_core::Hook;
+use pointsman_metrics::{Builder, Family};
 use pointsman_policy::{AnswerCost, Mode, PolicyStatus, ShadowReport};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::builder::Builder;
-use super::family::Family;
 use super::{PAUSE_SECONDS, raise};
 
 /// Characters of a digest that a label shows.

@@ -7,17 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus_client::encoding::{
     EncodeLabelValue, EncodeMetric, LabelValueEncoder, MetricEncoder,
 };
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// The most sets of labels with a series of their own. Further sets are counted with [`OTHER`] as their
-/// first label, the one that has most values; past twice the bound each label is [`OTHER`].
-const SERIES_MAX: usize = 4096;
+/// The most sets of labels with a series of their own. Further sets are counted with `(other)` as their
+/// first label, the one that has most values; past twice the bound each label is `(other)`.
+pub const SERIES_MAX: usize = 4096;
 
 /// Label of what has no series of its own, see [`SERIES_MAX`].
 const OTHER: &str = "(other)";
 
 /// Metrics `M` told apart by `N` labels. Cheap to clone; clones share their series.
-pub(super) struct Family<const N: usize, M> {
+pub struct Family<const N: usize, M> {
     shared: Arc<Shared<N, M>>,
 }
 
@@ -30,7 +31,9 @@ struct Shared<const N: usize, M> {
 }
 
 impl<const N: usize, M: Clone> Family<N, M> {
-    pub(super) fn new(names: [&'static str; N], make: fn() -> M) -> Self {
+    /// A family without series. `make` makes the metric of a new one.
+    #[must_use]
+    pub fn new(names: [&'static str; N], make: fn() -> M) -> Self {
         let series = Mutex::default();
         Self {
             shared: Arc::new(Shared {
@@ -42,8 +45,14 @@ impl<const N: usize, M: Clone> Family<N, M> {
     }
 
     /// The metric with these labels.
-    pub(super) fn with(&self, labels: [&str; N]) -> M {
+    #[must_use]
+    pub fn with(&self, labels: [&str; N]) -> M {
         let mut series = self.series();
+        self.metric(&mut series, labels).clone()
+    }
+
+    /// The metric with these labels in `series`, which are this family's.
+    fn metric<'s>(&self, series: &'s mut BTreeMap<[String; N], M>, labels: [&str; N]) -> &'s mut M {
         let mut labels = labels.map(str::to_owned);
         if series.len() >= SERIES_MAX && !series.contains_key(&labels) {
             OTHER.clone_into(&mut labels[0]);
@@ -51,30 +60,42 @@ impl<const N: usize, M: Clone> Family<N, M> {
         if series.len() >= 2 * SERIES_MAX && !series.contains_key(&labels) {
             labels = [OTHER; N].map(str::to_owned);
         }
-        let metric = series.entry(labels).or_insert_with(self.shared.make);
-        metric.clone()
+        series.entry(labels).or_insert_with(self.shared.make)
     }
 
     /// Drops every series.
-    pub(super) fn clear(&self) {
+    pub fn clear(&self) {
         self.series().clear();
     }
 
     /// Drops the series in which the label `name` is `value`, for something that is gone.
-    pub(super) fn forget(&self, name: &str, value: &str) {
+    pub fn forget(&self, name: &str, value: &str) {
         let names = self.shared.names.iter();
         if let Some(label) = names.copied().position(|it| it == name) {
             self.series().retain(|labels, _| labels[label] != value);
         }
     }
 
-    pub(super) fn names(&self) -> &[&'static str] {
+    /// The names of the labels.
+    #[must_use]
+    pub fn names(&self) -> &[&'static str] {
         &self.shared.names
     }
 
     fn series(&self) -> MutexGuard<'_, BTreeMap<[String; N], M>> {
         let series = self.shared.series.lock();
         series.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<const N: usize> Family<N, Gauge> {
+    /// Replaces all series by those of these values. Of what is counted together it is their sum.
+    pub fn replace<'a>(&self, values: impl IntoIterator<Item = ([&'a str; N], i64)>) {
+        let mut series = self.series();
+        series.clear();
+        for (labels, value) in values {
+            self.metric(&mut series, labels).inc_by(value);
+        }
     }
 }
 
@@ -187,6 +208,17 @@ seen_total{where=\"b\",who=\"x\"} 2
         let text = rendered(&family);
         assert!(text.contains("seen_total{where=\"(other)\",who=\"(other)\"} 6\n"));
         assert_eq!(text.lines().count(), 2 * SERIES_MAX + 4);
+    }
+
+    #[test]
+    fn values_replace_those_before_and_past_the_last_series_are_summed_up() {
+        let family: Family<2, Gauge> = Family::new(["where", "who"], Gauge::default);
+        family.replace([(["gone", "b"], 1)]);
+        let names: Vec<String> = (0..SERIES_MAX + 5).map(|it| format!("{it:06}")).collect();
+        family.replace(names.iter().map(|name| ([name.as_str(), "b"], 3)));
+        let value = |place: &str| family.with([place, "b"]).get();
+        assert_eq!((value("000000"), value("(other)")), (3, 15));
+        assert_eq!(family.series().len(), SERIES_MAX + 1);
     }
 
     #[test]

@@ -10,12 +10,15 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::family::Family;
 
-pub(super) struct Builder<'a> {
-    pub(super) registry: &'a mut Registry,
+/// Makes metrics of one registry.
+#[derive(Debug)]
+pub struct Builder<'a> {
+    /// The registry of all that is made.
+    pub registry: &'a mut Registry,
     /// The beginning of the names, with its underscore.
-    pub(super) prefix: &'static str,
+    pub prefix: &'static str,
     /// The metrics registered so far.
-    pub(super) described: &'a mut Vec<DescribedMetric>,
+    pub described: &'a mut Vec<DescribedMetric>,
 }
 
 /// A metric as `host/docs/metrics.md` lists it.
@@ -27,19 +30,23 @@ pub struct DescribedMetric {
     pub kind: &'static str,
     /// The names of the labels.
     pub labels: Vec<&'static str>,
+    /// The help.
     pub help: &'static str,
 }
 
 impl Builder<'_> {
-    pub(super) fn counter(&mut self, name: &str, help: &'static str) -> Counter {
+    /// Registers a counter.
+    pub fn counter(&mut self, name: &str, help: &'static str) -> Counter {
         self.register((name, None), help, &[], Counter::default())
     }
 
-    pub(super) fn gauge(&mut self, name: &str, help: &'static str) -> Gauge {
+    /// Registers a gauge.
+    pub fn gauge(&mut self, name: &str, help: &'static str) -> Gauge {
         self.register((name, None), help, &[], Gauge::default())
     }
 
-    pub(super) fn counters<const N: usize>(
+    /// Registers counters that are told apart by labels.
+    pub fn counters<const N: usize>(
         &mut self,
         name: &str,
         help: &'static str,
@@ -48,7 +55,8 @@ impl Builder<'_> {
         self.family((name, None), help, Family::new(labels, Counter::default))
     }
 
-    pub(super) fn gauges<const N: usize>(
+    /// Registers gauges that are told apart by labels.
+    pub fn gauges<const N: usize>(
         &mut self,
         name: &str,
         help: &'static str,
@@ -58,7 +66,7 @@ impl Builder<'_> {
     }
 
     /// Registers a histogram of times, in seconds.
-    pub(super) fn times<const N: usize>(
+    pub fn times<const N: usize>(
         &mut self,
         name: &str,
         help: &'static str,
@@ -68,7 +76,7 @@ impl Builder<'_> {
     }
 
     /// Registers histograms of times, in seconds, told apart by labels.
-    pub(super) fn times_by<const N: usize>(
+    pub fn times_by<const N: usize>(
         &mut self,
         name: &str,
         help: &'static str,
@@ -79,7 +87,7 @@ impl Builder<'_> {
     }
 
     /// Registers a metric with its unit.
-    pub(super) fn measured<M>(&mut self, unit: Unit, name: &str, help: &'static str, metric: M) -> M
+    pub fn measured<M>(&mut self, unit: Unit, name: &str, help: &'static str, metric: M) -> M
     where
         M: Metric + Clone,
     {
@@ -87,7 +95,7 @@ impl Builder<'_> {
     }
 
     /// Registers metrics that are told apart by labels.
-    pub(super) fn family<const N: usize, M>(
+    pub fn family<const N: usize, M>(
         &mut self,
         named: (&str, Option<Unit>),
         help: &'static str,
@@ -102,18 +110,13 @@ impl Builder<'_> {
     }
 
     /// Registers a fact about this process as the label of a metric that is always 1.
-    pub(super) fn info(
-        &mut self,
-        name: &str,
-        help: &'static str,
-        label: (&'static str, &'static str),
-    ) {
+    pub fn info(&mut self, name: &str, help: &'static str, label: (&'static str, &'static str)) {
         self.describe((name, None), help, &[label.0], ("info", "_info"));
         self.registry.register(name, help, Info::new([label]));
     }
 
     /// Registers a metric, with its unit unless it counts things, which have none.
-    pub(super) fn register<M: Metric + Clone>(
+    pub fn register<M: Metric + Clone>(
         &mut self,
         (name, unit): (&str, Option<Unit>),
         help: &'static str,
