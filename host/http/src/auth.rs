@@ -217,7 +217,7 @@ impl ApiKeys {
         Self { reader, ..self }
     }
 
-    /// The same keys, with `/metrics` for holders of a key only.
+    /// The same keys, with `/metrics` for holders of a key only, if there are any keys.
     #[must_use]
     pub fn with_private_metrics(self) -> Self {
         let metrics = MetricsAccess::KeyHolders;
@@ -265,6 +265,8 @@ impl ApiKeys {
             MetricsAccess::Everybody => visitor.check_client(),
             MetricsAccess::KeyHolders => match self.operator(visitor.headers) {
                 OperatorKey::Admin | OperatorKey::Reader => Ok(()),
+                // Without clients' keys everybody is a client, and nobody holds a key by that.
+                OperatorKey::Unknown if self.keys.is_empty() => Err(ApiError::AdminUnauthorized),
                 OperatorKey::Unknown | OperatorKey::NotNeeded => self.holder(visitor).map(drop),
             },
         }

@@ -19,9 +19,10 @@ use tokio::net::TcpStream;
 use super::auth::Listener;
 use super::body::Uncounted;
 use super::error::ApiError;
+use super::front::Front;
 use super::socket::{self, Socket, Watch};
 use super::tls::{Opened, Tls, Transport};
-use super::{App, ServerPhase, http2, reached, router};
+use super::{ServerPhase, http2, reached, router};
 
 /// The most bytes of a request's head.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -53,18 +54,23 @@ pub(super) struct EntryPoint {
 }
 
 /// Answers the requests of one connection.
-pub(super) async fn run(stream: TcpStream, app: Arc<App>, entry: EntryPoint, transport: Transport) {
+pub(super) async fn run(
+    stream: TcpStream,
+    front: Arc<Front>,
+    entry: EntryPoint,
+    transport: Transport,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a client left before it was served");
         return;
     }
-    let (socket, watch) = socket::split(stream, app.settings.write_timeout);
+    let (socket, watch) = socket::split(stream, front.settings.write_timeout);
     let served = match transport {
-        Transport::Plain => serve(socket, &watch, Arc::clone(&app), entry).await,
-        Transport::Tls(tls) => secured((socket, &tls), &watch, Arc::clone(&app), entry).await,
+        Transport::Plain => serve(socket, &watch, Arc::clone(&front), entry).await,
+        Transport::Tls(tls) => secured((socket, &tls), &watch, Arc::clone(&front), entry).await,
     };
     // A drain does not wait for clients that have their answer.
-    if served == Served::Whole && app.phase() < ServerPhase::Draining {
+    if served == Served::Whole && front.phase() < ServerPhase::Draining {
         watch.linger().await;
     }
 }
@@ -82,18 +88,18 @@ pub(super) enum Served {
 async fn secured(
     (socket, tls): (Socket, &Tls),
     watch: &Watch,
-    app: Arc<App>,
+    front: Arc<Front>,
     entry: EntryPoint,
 ) -> Served {
-    let mut phase = app.watched.phase.clone();
+    let mut phase = front.phase.clone();
     let opened = tokio::select! {
         biased;
         opened = tls.open(socket, watch) => opened,
         () = reached(&mut phase, ServerPhase::Draining) => return Served::Broken,
     };
     match opened {
-        Ok(Opened::Http1(stream)) => serve(stream, watch, app, entry).await,
-        Ok(Opened::Http2(stream)) => http2::serve(stream, watch, app, entry).await,
+        Ok(Opened::Http1(stream)) => serve(stream, watch, front, entry).await,
+        Ok(Opened::Http2(stream)) => http2::serve(stream, watch, front, entry).await,
         Ok(Opened::Plain(socket)) => refuse(socket).await,
         Err(error) => {
             tracing::debug!(%error, "a handshake was not finished");
@@ -127,19 +133,19 @@ async fn refuse(mut socket: Socket) -> Served {
 async fn serve(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     watch: &Watch,
-    app: Arc<App>,
+    front: Arc<Front>,
     entry: EntryPoint,
 ) -> Served {
-    let mut phase = app.watched.phase.clone();
-    let read_timeout = app.settings.read_timeout;
-    let left_to_bring = Cell::new(app.settings.connection_requests_max);
+    let mut phase = front.phase.clone();
+    let read_timeout = front.settings.read_timeout;
+    let left_to_bring = Cell::new(front.settings.connection_requests_max);
     let seat = entry.seat;
     let service = service_fn(move |request| {
-        let (app, entry) = (Arc::clone(&app), entry.clone());
+        let (front, entry) = (Arc::clone(&front), entry.clone());
         left_to_bring.set(left_to_bring.get().saturating_sub(1));
         let is_last = left_to_bring.get() == 0;
         async move {
-            let mut reply = router::answer(&app, entry, request).await;
+            let mut reply = router::answer(&front, entry, request).await;
             if is_last {
                 reply.headers_mut().insert(header::CONNECTION, CLOSE);
             }

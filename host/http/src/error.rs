@@ -141,8 +141,8 @@ pub enum ApiError {
     ConnectionsFull { retry_after: u32 },
     #[error("{}", over_limit_message(.0))]
     OverLimit(OverLimit),
-    #[error("the server is starting")]
-    Starting { retry_after: u32 },
+    #[error("the server is starting: {why}")]
+    Starting { why: &'static str, retry_after: u32 },
     #[error("the server is shutting down")]
     Draining { retry_after: u32 },
     #[error("{}", unserved_message(.0))]
@@ -366,7 +366,7 @@ impl ApiError {
         | ApiError::ReadingQueueFull { retry_after }
         | ApiError::BodiesFull { retry_after }
         | ApiError::ConnectionsFull { retry_after }
-        | ApiError::Starting { retry_after }
+        | ApiError::Starting { retry_after, .. }
         | ApiError::Draining { retry_after } = self
         {
             Some(*retry_after)

@@ -40,9 +40,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connection::{BUFFER_BYTES_MAX, EntryPoint, HEAD_BYTES_MAX, Seat, Served};
+use super::front::Front;
 use super::settings::HttpSettings;
 use super::socket::Watch;
-use super::{App, ServerPhase, reached, router};
+use super::{ServerPhase, reached, router};
 
 /// The most requests of a connection at once.
 const STREAMS_MAX: u32 = 256;
@@ -91,19 +92,19 @@ struct AbortOnDrop<'s>(&'s Streams);
 pub(super) async fn serve(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     watch: &Watch,
-    app: Arc<App>,
+    front: Arc<Front>,
     entry: EntryPoint,
 ) -> Served {
-    let mut phase = app.watched.phase.clone();
-    let settings = &app.settings;
+    let mut phase = front.phase.clone();
+    let settings = &front.settings;
     let streams = Streams::new(settings);
     let _tasks = AbortOnDrop(&streams);
-    let shared = Arc::clone(&app);
+    let shared = Arc::clone(&front);
     let seat = entry.seat;
     let service = service_fn(move |request| {
-        let (app, entry) = (Arc::clone(&shared), entry.clone());
+        let (front, entry) = (Arc::clone(&shared), entry.clone());
         async move {
-            let mut reply = router::answer(&app, entry, with_host(request)).await;
+            let mut reply = router::answer(&front, entry, with_host(request)).await;
             // Only HTTP/1 has it.
             reply.headers_mut().remove(header::CONNECTION);
             Ok::<_, Infallible>(reply.map(Followed))

@@ -1,7 +1,8 @@
 //! The HTTP server: listeners, TLS, access, bodies, the table of routes and the OpenAPI document.
 //!
-//! [`App`] is the state that all connections share, [`HttpSettings`] has the bounds, and [`AccessRules`] the keys
-//! and rules, which may be replaced while the server runs.
+//! [`Front`] is the state that all connections share from the first on, and [`App`] what is behind it once models are
+//! loaded. [`HttpSettings`] has the bounds, and [`AccessRules`] the keys and rules, which may be replaced while the
+//! server runs.
 //! [`serve`] accepts, `tls` shakes hands where that is asked for, `connection` and `http2` run one client's
 //! connection, and `router` finds the function for a request in the table of [`routes`], which each surface brings
 //! its rows to. A function gets a [`Call`] and returns an [`HttpAnswer`](answer::HttpAnswer) or an
@@ -57,6 +58,7 @@ mod connection;
 mod cors;
 pub mod error;
 pub mod fields;
+mod front;
 mod http2;
 pub mod limits;
 pub mod openapi;
@@ -103,6 +105,7 @@ use turns::Turns;
 pub use auth::{ApiKey, ApiKeys, Audience, DEFAULT_TENANT, RouteAccess};
 pub use body::RequestBody;
 pub use cors::{NoOrigin, Origins, PageOrigin};
+pub use front::Front;
 pub use rights::{KeyHolder, ModelPattern, NoModelPattern, Rights, UsableModels};
 pub use router::Call;
 pub use settings::{AccessRules, Claims, HEAD_START_MAX, HttpSettings, PrefixCache, UnnamedModel};
@@ -153,12 +156,12 @@ pub struct Endpoint {
     pub transport: Transport,
 }
 
-/// State that all connections share.
+/// State that all connections share once models are loaded.
 #[derive(Debug)]
 pub struct App {
     // Immutable.
     /// The settings of HTTP.
-    pub settings: HttpSettings,
+    pub settings: Arc<HttpSettings>,
     /// The executors, to which operators add.
     pub fleet: Arc<Fleet>,
     catalog: watch::Receiver<Arc<Catalog>>,
@@ -184,16 +187,17 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 // === impl App ===
 
 impl App {
-    /// The state of connections that are answered by `routes`, talk to `driver` and change `fleet`.
+    /// The state of connections to `front` that are answered by `routes`, talk to `driver` and change `fleet`.
     #[must_use]
     pub fn new(
-        settings: HttpSettings,
+        front: &Front,
         routes: RouteTable,
         fleet: Arc<Fleet>,
         driver: DriverHandle,
         watched: Watched,
     ) -> Self {
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let settings = Arc::clone(&front.settings);
         Self {
             bodies: Arc::new(Bodies::new(&settings)),
             turns: Turns::new(threads, &settings),
@@ -250,6 +254,7 @@ impl App {
         match self.phase() {
             ServerPhase::Serving => Ok(()),
             ServerPhase::Starting => Err(ApiError::Starting {
+                why: probes::PREPARING,
                 retry_after: self.settings.retry_after_secs,
             }),
             ServerPhase::Draining | ServerPhase::Ended => Err(ApiError::draining()),
@@ -278,7 +283,7 @@ impl App {
 ///
 /// # Cancellation
 /// Dropping the future drops every connection.
-pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
+pub async fn serve(endpoint: Endpoint, front: Arc<Front>) -> io::Result<()> {
     let Endpoint {
         sockets,
         audience,
@@ -286,12 +291,12 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
     } = endpoint;
     let listener = Listener::new(sockets.local_addr()?, audience);
     let places = match audience {
-        Audience::Everybody | Audience::Clients => app.settings.connections_max,
+        Audience::Everybody | Audience::Clients => front.settings.connections_max,
         Audience::Operators => OPERATORS_MAX,
     };
     let places = usize::try_from(places).unwrap_or(Semaphore::MAX_PERMITS);
     let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
-    let mut phase = app.watched.phase.clone();
+    let mut phase = front.phase.clone();
     let mut connections = JoinSet::new();
     let mut spares = Spares::default();
     loop {
@@ -302,7 +307,7 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
             () = reached(&mut phase, ServerPhase::Draining) => break,
             Some(ended) = connections.join_next() => note(ended),
             (stream, peer) = accept(&sockets) => {
-                let (app, transport) = (Arc::clone(&app), transport.clone());
+                let (front, transport) = (Arc::clone(&front), transport.clone());
                 if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
                     let entry = EntryPoint {
                         listener,
@@ -311,7 +316,7 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
                         uncounted: Uncounted::default(),
                     };
                     connections.spawn(async move {
-                        connection::run(stream, app, entry, transport).await;
+                        connection::run(stream, front, entry, transport).await;
                         drop(place);
                     });
                 } else {
@@ -321,7 +326,7 @@ pub async fn serve(endpoint: Endpoint, app: Arc<App>) -> io::Result<()> {
                         peer,
                         uncounted: Uncounted::default(),
                     };
-                    let spare = connection::run(stream, app, entry, transport);
+                    let spare = connection::run(stream, front, entry, transport);
                     spares.add(connections.spawn(spare));
                 }
             }

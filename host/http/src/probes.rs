@@ -15,6 +15,11 @@ use super::error::ApiError;
 use super::router::Call;
 use super::{App, ServerPhase};
 
+/// The reason why nothing is served before there is an [`App`].
+pub(super) const LOADING: &str = "models are being loaded";
+/// The reason why an [`App`] does not serve yet.
+pub(super) const PREPARING: &str = "executors are being waited for or policies put in force";
+
 /// The longest wait for an answer of the driver; a slower driver is not healthy.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -44,6 +49,17 @@ enum ProbeStatus {
 /// The metrics in OpenMetrics' text format.
 pub(super) struct MetricsText(String);
 
+/// The answer to a probe while models are being loaded, with the label of its path; absent: `path` is no probe's.
+pub(super) fn while_loading(path: &str) -> Option<(&'static str, Probe)> {
+    let (endpoint, status, reason) = match path {
+        "/live" => ("live", ProbeStatus::Live, None),
+        "/health" => ("health", ProbeStatus::Unhealthy, Some(LOADING)),
+        "/ready" => ("ready", ProbeStatus::NotReady, Some(LOADING)),
+        _ => return None,
+    };
+    Some((endpoint, Probe { status, reason }))
+}
+
 pub(super) async fn live(call: Call<'_>) -> Result<Probe, ApiError> {
     let reason = load(call.app).await.err();
     let status = reason.map_or(ProbeStatus::Live, |_| ProbeStatus::NotLive);
@@ -72,7 +88,7 @@ async fn load(app: &App) -> Result<Load, &'static str> {
 pub(super) async fn ready(call: Call<'_>) -> Result<Probe, ApiError> {
     let reason = match call.app.phase() {
         ServerPhase::Serving => None,
-        ServerPhase::Starting => Some("models are being loaded or policies put in force"),
+        ServerPhase::Starting => Some(PREPARING),
         ServerPhase::Draining | ServerPhase::Ended => Some("the server is shutting down"),
     };
     let status = reason.map_or(ProbeStatus::Ready, |_| ProbeStatus::NotReady);

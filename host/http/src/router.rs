@@ -6,6 +6,7 @@ use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::header;
 use pointsman_driver::catalog::Catalog;
+use pointsman_driver::metrics::Metrics;
 use pointsman_driver::spans::Operation;
 
 use super::answer::HttpReply;
@@ -14,6 +15,7 @@ use super::auth::{RouteAccess, Visitor};
 use super::body::{RequestBody, Uncounted};
 use super::connection::{CLOSE, EntryPoint, Seat};
 use super::error::ApiError;
+use super::front::Front;
 use super::rights::KeyHolder;
 use super::routes::{Resource, Route};
 use super::settings::AccessRules;
@@ -46,10 +48,13 @@ pub struct Call<'a> {
 /// # Cancellation
 /// A completion under way is cancelled. An order that has begun goes on, and has its line.
 pub(super) async fn answer(
-    app: &Arc<App>,
+    front: &Front,
     entry: EntryPoint,
     request: Request<Incoming>,
 ) -> HttpReply {
+    let Some(app) = front.app() else {
+        return front.answer_while_loading(&request);
+    };
     let sends_body = !request.body().is_end_stream();
     let found = app
         .routes
@@ -96,13 +101,18 @@ pub(super) async fn answer(
         let limits = app.limit_headers(&holder.rights().tenant);
         reply.headers_mut().extend(limits);
     }
-    let status = reply.status().as_u16();
     if let Some(audit) = audit {
-        audit.end(status);
+        audit.end(reply.status().as_u16());
     }
-    app.watched.metrics.http_response(endpoint, status);
-    tracing::debug!(endpoint, status, "response begins");
+    count(&app.watched.metrics, endpoint, &reply);
     reply
+}
+
+/// Counts an answer, which begins.
+pub(super) fn count(metrics: &Metrics, endpoint: &'static str, reply: &HttpReply) {
+    let status = reply.status().as_u16();
+    metrics.http_response(endpoint, status);
+    tracing::debug!(endpoint, status, "response begins");
 }
 
 /// A request that was let in.

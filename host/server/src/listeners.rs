@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use pointsman_http::{App, Audience, Endpoint, Tls, Transport};
+use pointsman_http::{Audience, Endpoint, Front, Tls, Transport};
 use tokio::net::TcpListener;
 
 use pointsman_config::Config;
@@ -58,19 +58,19 @@ impl Listeners {
     }
 
     /// Serves until both have ended, and reads the certificate again meanwhile.
-    pub(crate) async fn serve(self, app: Arc<App>) -> io::Result<()> {
+    pub(crate) async fn serve(self, front: Arc<Front>) -> io::Result<()> {
         let Some(tls) = self.tls.clone() else {
-            return self.answer(app).await;
+            return self.answer(front).await;
         };
         tokio::select! {
             biased;
-            served = self.answer(app) => served,
+            served = self.answer(front) => served,
             // Never.
             () = tls.keep_fresh() => Ok(()),
         }
     }
 
-    async fn answer(self, app: Arc<App>) -> io::Result<()> {
+    async fn answer(self, front: Arc<Front>) -> io::Result<()> {
         let tls = self.tls.as_ref();
         let clients = transport(tls);
         let endpoint = |audience| Endpoint {
@@ -79,15 +79,15 @@ impl Listeners {
             transport: clients,
         };
         let Some(operators) = self.operators else {
-            return pointsman_http::serve(endpoint(Audience::Everybody), app).await;
+            return pointsman_http::serve(endpoint(Audience::Everybody), front).await;
         };
         let operators = Endpoint {
             transport: transport(of_operators(tls, operators.local_addr()?)),
             sockets: operators,
             audience: Audience::Operators,
         };
-        let clients = pointsman_http::serve(endpoint(Audience::Clients), Arc::clone(&app));
-        tokio::try_join!(clients, pointsman_http::serve(operators, app)).map(|((), ())| ())
+        let clients = pointsman_http::serve(endpoint(Audience::Clients), Arc::clone(&front));
+        tokio::try_join!(clients, pointsman_http::serve(operators, front)).map(|((), ())| ())
     }
 }
 

@@ -29,7 +29,7 @@ pub fn run(mut config: Config, log: &LogFilter) -> Result<ExitCode> {
         let mut signals = Signals::catch()?;
         let mut server = tokio::select! {
             biased;
-            // Nobody has been answered yet.
+            // Nobody is served yet.
             () = signals.stop() => return Ok(ExitCode::SUCCESS),
             begun = Server::begin(&config, Surroundings::default()) => begun?,
         };

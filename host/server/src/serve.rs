@@ -28,7 +28,7 @@ use pointsman_driver::spans::{self, RequestSpan, SpanQueue, Spans};
 use pointsman_driver::{Driver, Memory, thread};
 use pointsman_executor::handle::Ended;
 use pointsman_executor::stats::EngineStats;
-use pointsman_http::{AccessRules, App, ServerPhase, Watched};
+use pointsman_http::{AccessRules, App, Front, ServerPhase, Watched};
 use pointsman_lifecycle::order::OrderHandle;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_lifecycle::{ReconcilerHandle, ReconcilerSpec};
@@ -159,7 +159,10 @@ impl Server {
     }
 
     /// Starts a server whose policies are still being made ready: probes are answered, and requests
-    /// told so with 503. Call it on a runtime.
+    /// told so with 503. So they are before, while models are fetched and loaded. Call it on a runtime.
+    ///
+    /// # Cancellation
+    /// Clients are answered no longer.
     pub(crate) async fn begin(config: &Config, surroundings: Surroundings) -> Result<Self> {
         let Surroundings { backends, lookup } = surroundings;
         let clock = SystemClock::start();
@@ -167,6 +170,13 @@ impl Server {
         metrics.started(clock::unix_seconds());
         let listeners = Listeners::bind(config).await?;
         let (addr, admin_addr) = listeners.addresses()?;
+        let url = listeners::url(config, addr);
+        let (phase, phases) = watch::channel(ServerPhase::Starting);
+        let front = Front::new(http_settings(config), phases.clone(), Arc::clone(&metrics));
+        let front = Arc::new(front);
+        // Ends when `phase` is dropped, as it is if nothing comes of the start.
+        let http = task::spawn(listeners.serve(Arc::clone(&front)));
+        info!("listening on {url}, not serving yet: models are being loaded");
         let state = state::open(config)?;
         pointsman_local::check_kv(&config.local)?;
         let models = load(hub::fetched(&config.local).await?).await?;
@@ -182,7 +192,6 @@ impl Server {
             .context("backends")?;
         let kept = Arc::new(KeptExecutors::open(state.report().path.as_deref()));
         kept.restore(&core.fleet).await;
-        let (phase, phases) = watch::channel(ServerPhase::Starting);
         let quotas = Arc::new(Quotas::default());
         quotas.set(tenant_limits(config));
         let (rules, rules_in_force) = watch::channel(Arc::new(access_rules(config)));
@@ -198,15 +207,14 @@ impl Server {
             spans: core.span_queue.clone(),
         };
         let app = App::new(
-            http_settings(config),
+            &front,
             routes::table(kept),
             Arc::clone(&core.fleet),
             core.driver.clone(),
             watched,
         );
-        let http = task::spawn(listeners.serve(Arc::new(app)));
+        front.open(app);
         let telemetry = start_telemetry(config, &mut core, &shared, addr)?;
-        let url = listeners::url(config, addr);
         info!("answering on {url}, not serving yet: policies are being made ready");
         Ok(Self {
             addr,

@@ -292,4 +292,16 @@ fn metrics_are_for_those_the_configuration_says() {
         closed.check_metrics(from_afar(&with("Bearer root"))),
         Ok(())
     );
+    // Clients need no key, and that is none.
+    let keyless = api_keys(&[], Some("root"), MetricsAccess::KeyHolders);
+    let keyless = keyless.with_reader(Some("look"));
+    for refused in [&nobody, &with("Bearer other")] {
+        assert_eq!(
+            keyless.check_metrics(from_afar(refused)),
+            Err(ApiError::AdminUnauthorized)
+        );
+    }
+    for key in ["Bearer root", "Bearer look"] {
+        assert_eq!(keyless.check_metrics(from_afar(&with(key))), Ok(()));
+    }
 }

@@ -29,7 +29,7 @@ use pointsman_driver::provider::{
     ExecutorConfig, ExecutorTerms, ModelConfig, PreparedExecutor, Provider, ServeModelError,
     ServedModel,
 };
-use pointsman_http::{App, Audience, Endpoint, ServerPhase, Transport, Watched, serve};
+use pointsman_http::{App, Audience, Endpoint, Front, ServerPhase, Transport, Watched, serve};
 use pointsman_lifecycle::order::orders;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_server::routes;
@@ -83,6 +83,7 @@ impl Stage {
         let (_reconciler, reconciler) = watch::channel(Arc::default());
         let metrics = Arc::new(Metrics::default());
         let (_rules, rules) = watch::channel(Arc::new(access_rules(&config)));
+        let front = Front::new(http_settings(&config), phases.clone(), Arc::clone(&metrics));
         let watched = Watched {
             phase: phases,
             rules,
@@ -95,8 +96,8 @@ impl Stage {
         };
         let fleet = Arc::new(Fleet::new(Arc::new(Nowhere), driver.clone()));
         fleet.show(catalog(&["demo"]));
-        let app = Arc::new(App::new(
-            http_settings(&config),
+        front.open(App::new(
+            &front,
             routes::table(kept),
             Arc::clone(&fleet),
             driver,
@@ -113,7 +114,7 @@ impl Stage {
             metrics,
             fleet,
             inbox,
-            server: tokio::spawn(serve(endpoint, app)),
+            server: tokio::spawn(serve(endpoint, Arc::new(front))),
             _reconciler,
         }
     }

@@ -52,6 +52,8 @@ pub(crate) struct Start<'a> {
     pub(crate) compiled: bool,
 }
 
+/// A sign in the log that a server listens, before the address at which it does.
+const LISTENS: &str = "listening on ";
 /// A sign in the log that a server answers, before the address at which it does.
 const ANSWERS: &str = "answering on ";
 /// A sign in the log that a server serves.
@@ -90,6 +92,11 @@ impl Host {
     /// Starts a server, and returns while the policies are still being made ready.
     pub(crate) fn begun(start: &Start<'_>) -> Self {
         Self::signed(start, ANSWERS)
+    }
+
+    /// Starts a server, and returns while its models are still being loaded.
+    pub(crate) fn opened(start: &Start<'_>) -> Self {
+        Self::signed(start, LISTENS)
     }
 
     fn signed(start: &Start<'_>, sign: &str) -> Self {
@@ -280,8 +287,13 @@ impl Host {
     }
 
     /// Asks the server to stop, and waits until it has.
-    pub(crate) fn terminate(mut self) -> ExitStatus {
+    pub(crate) fn terminate(self) -> ExitStatus {
         self.signal("TERM");
+        self.ended()
+    }
+
+    /// Waits until the server has ended.
+    pub(crate) fn ended(mut self) -> ExitStatus {
         self.process.child.wait().unwrap()
     }
 

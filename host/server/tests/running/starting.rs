@@ -1,7 +1,14 @@
-//! A server that starts: its journal, and policies that are still being made ready.
+//! A server that starts: its journal, models that are still being loaded, and policies that are still being made ready.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use pointsman_component::Digest;
 use serde_json::json;
+use tempfile::TempDir;
 
 use super::host::{Host, Start, policy};
 
@@ -109,4 +116,139 @@ fn a_policy_is_made_ready_beside_one_that_takes_its_time() {
     while !host.files("state/code").contains(&compiled) {}
     let ready = host.get("/ready");
     assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
+}
+
+/// A model of the hub.
+const MODEL: &str = "org/tiny";
+
+/// A hub that takes connections and answers none, and the cache beside it.
+struct SilentHub {
+    sockets: TcpListener,
+    cache: TempDir,
+}
+
+impl SilentHub {
+    fn new() -> Self {
+        Self {
+            sockets: TcpListener::bind("127.0.0.1:0").unwrap(),
+            cache: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// Gives the cache a whole copy of the model.
+    fn keep_a_copy(&self) {
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo-model");
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let model = self.cache.path().join("models--org--tiny");
+        for folder in ["refs", "snapshots"] {
+            fs::create_dir_all(model.join(folder)).unwrap();
+        }
+        fs::write(model.join("refs/main"), commit).unwrap();
+        symlink(demo, model.join("snapshots").join(commit)).unwrap();
+    }
+
+    /// Starts a server that waits for the model.
+    fn awaited(&self) -> Host {
+        let endpoint = format!("http://{}", self.sockets.local_addr().unwrap());
+        Host::opened(&Start {
+            flags: &["--model", MODEL],
+            variables: &[
+                ("HF_ENDPOINT", &endpoint),
+                ("HF_HUB_CACHE", self.cache.path().to_str().unwrap()),
+                ("HF_HUB_OFFLINE", "0"),
+            ],
+            ..Start::default()
+        })
+    }
+
+    /// Breaks off what was asked for, and can be reached no longer. Returns the cache, which stays.
+    fn leave(self) -> TempDir {
+        self.cache
+    }
+}
+
+/// The answer to a GET of `path` by a connection that is kept, head and body.
+fn get_by(kept: &mut BufReader<TcpStream>, path: &str) -> String {
+    write!(
+        kept.get_mut(),
+        "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    while !answer.ends_with("\r\n\r\n") {
+        assert!(kept.read_line(&mut answer).unwrap() > 0, "{answer}");
+    }
+    let mut lines = answer.lines();
+    let bytes = lines.find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; bytes.unwrap().parse().unwrap()];
+    kept.read_exact(&mut body).unwrap();
+    answer + str::from_utf8(&body).unwrap()
+}
+
+#[test]
+fn probes_are_answered_and_signals_heard_while_a_model_is_fetched() {
+    let hub = SilentHub::new();
+    let host = hub.awaited();
+    for (path, status, body) in [
+        ("/live", "200 OK", r#"{"status":"live"}"#),
+        (
+            "/ready",
+            "503 Service Unavailable",
+            r#"{"status":"not ready","reason":"models are being loaded"}"#,
+        ),
+        (
+            "/health",
+            "503 Service Unavailable",
+            r#"{"status":"unhealthy","reason":"models are being loaded"}"#,
+        ),
+    ] {
+        let answer = host.get(path);
+        let expected = format!("HTTP/1.1 {status}\r\n");
+        assert!(answer.starts_with(&expected), "{answer}");
+        assert!(answer.ends_with(&format!("\r\n\r\n{body}")), "{answer}");
+    }
+    let models = host.get("/v1/models");
+    assert!(models.starts_with("HTTP/1.1 503 "), "{models}");
+    assert!(models.contains("\r\nretry-after: 1\r\n"), "{models}");
+    let (status, answer) = host.ask("POST", "/v1/completions", "{}");
+    let error = json!({
+        "message": "the server is starting: models are being loaded",
+        "type": "server_error",
+        "param": null,
+        "code": "starting",
+    });
+    assert_eq!((status, &answer["error"]), (503, &error));
+    // The hub would be waited for much longer than a test may take.
+    assert!(host.terminate().success());
+}
+
+#[test]
+fn a_connection_from_the_time_of_loading_is_served_afterwards() {
+    let hub = SilentHub::new();
+    hub.keep_a_copy();
+    let host = hub.awaited();
+    let mut kept = BufReader::new(host.connect());
+    let health = get_by(&mut kept, "/health");
+    assert!(health.contains("models are being loaded"), "{health}");
+    // The copy is loaded, now that nothing else is to be had.
+    let _cache = hub.leave();
+    host.says("answering on ");
+    let health = get_by(&mut kept, "/health");
+    assert!(health.starts_with("HTTP/1.1 200 "), "{health}");
+    let models = get_by(&mut kept, "/v1/models");
+    assert!(models.contains(r#""id":"tiny""#), "{models}");
+    let metrics = host.get("/metrics");
+    let counted = r#"pointsman_http_responses_total{endpoint="health",status="503"} 1"#;
+    assert!(metrics.contains(counted), "{metrics}");
+}
+
+#[test]
+fn a_start_whose_model_cannot_be_had_fails_though_it_was_answered_meanwhile() {
+    let hub = SilentHub::new();
+    let host = hub.awaited();
+    let live = host.get("/live");
+    assert!(live.starts_with("HTTP/1.1 200 "), "{live}");
+    let _cache = hub.leave();
+    host.says("pointsman: model org/tiny is no folder here");
+    assert!(!host.ended().success());
 }
