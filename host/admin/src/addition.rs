@@ -16,7 +16,7 @@ use pointsman_http::fields::{Fields, Properties, closed_object, integer};
 use pointsman_http::openapi::named;
 use pointsman_notation::{NAME, NAME_CHARS_MAX, NAME_PATTERN, is_name};
 use schemars::{Schema, SchemaGenerator, json_schema};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::backend::{self, Backend, URL, backend};
 
@@ -123,6 +123,30 @@ pub(super) fn terms_properties() -> Properties {
 pub(super) enum Added {
     Engine(Addition),
     Server(Box<Backend>),
+}
+
+/// True if the body of an order names `model` as the one that it loads.
+pub(super) fn loads(order: &Map<String, Value>, model: &str) -> bool {
+    order.get("name").and_then(Value::as_str) == Some(model)
+}
+
+/// Says in the body of an order that names `model` alone which one is meant: that of the order that loaded it, or
+/// without such an order one that is served already.
+pub(super) fn specify(
+    order: &mut Map<String, Value>,
+    model: &str,
+    loader: Option<&Map<String, Value>>,
+) {
+    match loader {
+        Some(loader) => {
+            let path = loader.get("path").cloned();
+            order.extend(path.map(|path| ("path".to_owned(), path)));
+        }
+        None => {
+            order.remove("name");
+            order.insert("models".to_owned(), json!([model]));
+        }
+    }
 }
 
 /// Reads the executor to add.
@@ -236,4 +260,19 @@ fn plain(param: &'static str, name: String) -> Result<String, ApiError> {
     }
     let message = format!("`{param}` has to be {NAME}");
     Err(ApiError::field(param, message))
+}
+
+// === impl Added ===
+
+impl Added {
+    /// The model of an engine that names it without a path; absent: it has a path, or names several, or is elsewhere.
+    pub(super) fn named_alone(&self) -> Option<&str> {
+        match self {
+            Added::Engine(Addition {
+                models: AddedModels::Loaded(ModelSource::Embedded),
+                executor,
+            }) => executor.models.first().map(String::as_str),
+            Added::Engine(_) | Added::Server(_) => None,
+        }
+    }
 }

@@ -45,7 +45,7 @@ pub(crate) struct ExecutorShape {
     models: Option<Vec<String>>,
     /// `up`, `degraded`, `draining` or `down`.
     health: &'static str,
-    /// The operator's order that it follows, `drain` or `remove`; null: none.
+    /// The order that it follows, `drain` or `remove`, of an operator or of the configuration; null: none.
     order: Option<&'static str>,
     /// The topology group, which requests can ask for.
     group: u32,
@@ -161,11 +161,7 @@ pub(crate) async fn add(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executor
     let added = added(Fields::parse(&body)?)?;
     app.check_serving()?;
     let fleet = Arc::clone(&app.fleet);
-    let adding = task::spawn(async move {
-        let row = attach(&fleet, added).await?;
-        desk.kept.keep(&fleet, &row.name, &body).await;
-        Ok(row)
-    });
+    let adding = task::spawn(async move { desk.kept.add(&fleet, added, &body).await });
     match adding.await.unwrap_or(Err(AddError::Ended)) {
         Ok(row) => Ok(answer(app, &row)),
         Err(error @ AddError::Load(_)) => Err(ApiError::field("path", error.to_string())),
@@ -185,10 +181,9 @@ pub(crate) async fn add(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executor
 
 pub(crate) async fn one(call: Call<'_>) -> Result<Json<ExecutorShape>, ApiError> {
     let (app, name) = (call.app, call.parameter);
-    let overview = in_time(app.driver.operate(Operator::Overview)).await?;
-    let mut rows = overview.executors.iter();
-    match rows.find(|row| row.name == name) {
-        Some(row) => Ok(answer(app, row)),
+    let question = |answer| Operator::Executor(name.clone(), answer);
+    match in_time(app.driver.operate(question)).await? {
+        Some(row) => Ok(answer(app, &row)),
         None => Err(ApiError::Absent(format!(
             "there is no executor `{}`; GET /admin/executors lists them",
             quoted(&name)
@@ -274,6 +269,7 @@ pub(super) async fn changed(
         Err(error @ ChangeRefused::Unknown { .. }) => Err(ApiError::Absent(error.to_string())),
         Err(
             error @ (ChangeRefused::Leaves(_)
+            | ChangeRefused::Withdrawn(_)
             | ChangeRefused::Ended(_)
             | ChangeRefused::OwnEngine(_)
             | ChangeRefused::NoServer(_)),

@@ -1,7 +1,9 @@
 //! Executors that operators have added, kept for the next start.
 //!
-//! Each is kept as the body of the order that added it, under the name that it got. A change of its share is
-//! kept, too; that it drains is not, as with the executors of the configuration.
+//! Each is kept as the body of the order that added it, under the name that it got. Where the body names its model
+//! alone, and that is served already, it is kept with the path of the order that loaded the model, or else as one of a
+//! model that is served already. A change of its share is kept, too; that it drains is not, as with the executors of
+//! the configuration.
 //!
 //! # Invariants
 //! 1. An executor that was removed stays removed
@@ -10,6 +12,9 @@
 //!    `an_executor_that_is_removed_before_it_is_kept_is_not_kept`, in `host/server/tests/http/orders.rs`).
 //! 2. Nothing that is kept stops the start: a file that cannot be read is set aside, an executor that cannot be
 //!    added is told of, and a name that the configuration has now is the configuration's (there, too).
+//! 3. The embedded model is restored under no name under which another one was served
+//!    (`an_executor_of_a_model_of_the_configuration_comes_back_with_that_model_alone` and
+//!    `an_executor_comes_back_with_the_model_of_the_order_that_loaded_it`, there, too).
 //!
 //! # Not here
 //! The folder, which one server has at a time (`pointsman_state`).
@@ -20,14 +25,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pointsman_driver::fleet::{AddError, Fleet};
+use pointsman_driver::operator::ExecutorRow;
 use pointsman_http::error::ApiError;
 use pointsman_http::fields::Fields;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::sync;
 use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
-use super::addition::{EXECUTOR, added};
+use super::addition::{Added, EXECUTOR, added, loads, specify};
 use super::executors::attach;
 
 /// The name of the file in the state folder. It may have keys of servers: it is its owner's alone.
@@ -57,6 +64,8 @@ pub struct KeptExecutors {
     file: Option<PathBuf>,
     /// In the order of their addition. Locked while the file is written, so that the file has what was last.
     orders: Mutex<Vec<KeptOrder>>,
+    /// Locked while an engine is added and kept, so that the next one finds the order that loaded its model.
+    engines: sync::Mutex<()>,
 }
 
 /// A reason why a kept executor is not there.
@@ -89,6 +98,7 @@ impl KeptExecutors {
             Ok(orders) => Self {
                 file: Some(path),
                 orders: Mutex::new(orders),
+                ..Self::default()
             },
             Err(error) => {
                 let path = path.display();
@@ -110,7 +120,7 @@ impl KeptExecutors {
                     "the configuration has an executor of this name: the one that an operator added is forgotten"
                 );
                 self.forget(&name).await;
-            } else if let Err(error) = restored(fleet, &order).await {
+            } else if let Err(error) = self.restored(fleet, &order).await {
                 warn!(
                     executor = name,
                     %error,
@@ -129,12 +139,64 @@ impl KeptExecutors {
         }
     }
 
-    /// Keeps the executor `name`, which an order with this body added to `fleet`, unless it was removed since.
-    pub(super) async fn keep(self: &Arc<Self>, fleet: &Arc<Fleet>, name: &str, body: &[u8]) {
-        let Ok(mut order) = serde_json::from_slice::<KeptOrder>(body) else {
-            // It was understood as an order, which is an object.
-            return;
+    async fn restored(
+        self: &Arc<Self>,
+        fleet: &Arc<Fleet>,
+        order: &KeptOrder,
+    ) -> Result<(), RestoreError> {
+        let body = Value::Object(order.clone()).to_string();
+        let added = added(Fields::parse(body.as_bytes())?)?;
+        let _turn = self.engines.lock().await;
+        // Kept anew, in its place: the configuration may serve its model now.
+        let order = self.lasting(fleet, &added, body.as_bytes());
+        let name = attach(fleet, added).await?.name;
+        let change = move |orders: &mut Vec<KeptOrder>| {
+            let kept = orders.iter_mut().find(|kept| name_of(kept) == name);
+            if let Some((kept, order)) = kept.zip(order) {
+                *kept = order;
+            }
         };
+        self.change(change).await;
+        Ok(())
+    }
+
+    /// Adds the executor of an order with this body to `fleet`, and keeps it.
+    pub(super) async fn add(
+        self: &Arc<Self>,
+        fleet: &Arc<Fleet>,
+        added: Added,
+        body: &[u8],
+    ) -> Result<ExecutorRow, AddError> {
+        let is_engine = matches!(added, Added::Engine(_));
+        let _turn = if is_engine {
+            Some(self.engines.lock().await)
+        } else {
+            None
+        };
+        let order = self.lasting(fleet, &added, body);
+        let row = attach(fleet, added).await?;
+        if let Some(order) = order {
+            self.keep(fleet, &row.name, order).await;
+        }
+        Ok(row)
+    }
+
+    /// The order with this body as later starts are to carry it out; absent: it is none. It is not carried out yet.
+    fn lasting(&self, fleet: &Fleet, added: &Added, body: &[u8]) -> Option<KeptOrder> {
+        let mut order: KeptOrder = serde_json::from_slice(body).ok()?;
+        if let Some(model) = added.named_alone()
+            && is_loaded(fleet, model)
+        {
+            let orders = self.orders();
+            let mut attached = orders.iter().filter(|kept| is_in(fleet, name_of(kept)));
+            specify(&mut order, model, attached.find(|kept| loads(kept, model)));
+        }
+        Some(order)
+    }
+
+    /// Keeps the order that added the executor `name` to `fleet`, unless that was removed since. It is the last one,
+    /// also where it replaces another: the order that loaded its model comes before it.
+    async fn keep(self: &Arc<Self>, fleet: &Arc<Fleet>, name: &str, mut order: KeptOrder) {
         order.insert(EXECUTOR.to_owned(), name.into());
         let (fleet, name) = (Arc::clone(fleet), name.to_owned());
         let change = move |orders: &mut Vec<KeptOrder>| {
@@ -202,11 +264,12 @@ fn is_in(fleet: &Fleet, name: &str) -> bool {
     catalog.executors.iter().any(|known| known.name == name)
 }
 
-async fn restored(fleet: &Arc<Fleet>, order: &KeptOrder) -> Result<(), RestoreError> {
-    let body = Value::Object(order.clone()).to_string();
-    let added = added(Fields::parse(body.as_bytes())?)?;
-    attach(fleet, added).await?;
-    Ok(())
+/// True if the model `name` is served as it was loaded here.
+fn is_loaded(fleet: &Fleet, name: &str) -> bool {
+    let catalog = fleet.catalog();
+    let catalog = catalog.borrow();
+    let mut models = catalog.models.iter();
+    models.any(|model| model.name == name && model.text.is_some())
 }
 
 /// The name of a kept executor.

@@ -1,7 +1,8 @@
 //! The executors and the models they serve: added and removed while the host runs.
 //!
 //! [`Fleet`] takes orders of operators, has the driver attach or detach, and keeps the [`Catalog`]
-//! of names for clients in step.
+//! of names for clients in step. `upkeep` has its orders about servers elsewhere that come and go with the
+//! configuration.
 //!
 //! # Invariants
 //! 1. A model is in the catalogue exactly as long as an executor serves it that is not being
@@ -20,8 +21,9 @@
 
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -43,6 +45,8 @@ use crate::provider::{
 };
 use pointsman_executor::server::ServerConfig;
 
+pub use upkeep::UpkeepError;
+
 /// The executors and their models.
 #[derive(Debug)]
 pub struct Fleet {
@@ -61,9 +65,31 @@ pub struct Fleet {
 
 #[derive(Debug, Default)]
 struct Members {
+    /// The executors that nobody has ordered to go.
+    executors: BTreeMap<ExecutorId, FleetMember>,
     /// The models that are served, by name.
     serving: BTreeMap<String, Serving>,
     threads: Vec<JoinHandle<Ended>>,
+}
+
+/// An executor that nobody has ordered to go.
+#[derive(Clone, Debug)]
+struct FleetMember {
+    /// The executor as it came. One that is withdrawn is in the catalogue again once it is taken back.
+    entry: ExecutorEntry,
+    /// The givers of orders to drain that are in force: it takes nothing new while there are any.
+    drained_by: BTreeSet<Drainer>,
+    /// The models that a server elsewhere was found to have last.
+    found: Vec<FoundModel>,
+}
+
+/// The giver of an order to drain, which is in force until the same one takes it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Drainer {
+    /// An operator, by an order.
+    Operator,
+    /// The configuration, which does not have the server at present.
+    Configuration,
 }
 
 /// A model that is served.
@@ -253,8 +279,7 @@ impl Fleet {
             engine,
         };
         if let Some(found) = running.engine.found.clone() {
-            let (fleet, name) = (Arc::downgrade(self), row.name.clone());
-            task::spawn(follow(fleet, name, found));
+            task::spawn(follow(Arc::downgrade(self), executor, found));
         }
         let catalog = Catalog::clone(&self.catalog.borrow());
         let catalog = members.take_in(catalog, running);
@@ -295,7 +320,7 @@ impl Fleet {
         }
     }
 
-    /// Has an executor drain, resume, or go; absent: the driver has ended.
+    /// Has an executor drain, resume, or go, as an operator orders; absent: the driver has ended.
     ///
     /// # Cancellation
     /// The driver carries out an order that it has, and the catalogue does not follow: where this may be dropped, it
@@ -306,44 +331,57 @@ impl Fleet {
         change: ExecutorChange,
     ) -> Option<Result<ExecutorRow, ChangeRefused>> {
         let mut members = self.members.lock().await;
-        let order = |answer| Operator::Change(name.to_owned(), change, answer);
-        let changed = self.driver.operate(order).await?;
+        let is_withdrawn = members.named(name).is_some_and(|it| it.is_withdrawn());
+        if is_withdrawn && change == ExecutorChange::Resume {
+            return Some(Err(ChangeRefused::Withdrawn(name.to_owned())));
+        }
+        let changed = self.order(&mut members, name, change).await?;
         if changed.is_ok() {
             info!(
                 executor = name,
                 change = change.as_str(),
                 "executor changed"
             );
-            if change == ExecutorChange::Remove {
-                let catalog = Catalog::clone(&self.catalog.borrow());
-                self.catalog
-                    .send_replace(Arc::new(members.let_go(catalog, name)));
+            if let Some(member) = members.named(name) {
+                member.note(change);
             }
         }
         Some(changed)
     }
 
-    /// Describes a server elsewhere anew: its models stay, requests wait and run on; absent: the driver has
-    /// ended.
-    pub async fn configure(
+    /// Has the driver change an executor; absent: it has ended. An executor that goes leaves the catalogue.
+    async fn order(
         &self,
-        server: ServerConfig,
-        terms: ExecutorTerms,
+        members: &mut Members,
+        name: &str,
+        change: ExecutorChange,
     ) -> Option<Result<ExecutorRow, ChangeRefused>> {
-        let _members = self.members.lock().await;
-        let name = server.executor_name();
-        let described = Box::new((server, terms));
-        let order = |answer| Operator::Configure(name.clone(), described, answer);
-        let configured = self.driver.operate(order).await?;
-        if configured.is_ok() {
-            info!(executor = name, "executor described anew");
+        let order = |answer| Operator::Change(name.to_owned(), change, answer);
+        let changed = self.driver.operate(order).await?;
+        if changed.is_ok() && change == ExecutorChange::Remove {
+            let catalog = Catalog::clone(&self.catalog.borrow());
+            self.catalog
+                .send_replace(Arc::new(members.let_go(catalog, name)));
         }
-        Some(configured)
+        Some(changed)
     }
 
-    /// Serves the models that a server elsewhere was found to have: the machine first, then clients.
-    async fn serve(&self, name: &str, models: &[FoundModel]) {
+    /// Takes note of the models that a server elsewhere was found to have, which it serves from now on unless it is
+    /// withdrawn.
+    async fn found_models(&self, executor: ExecutorId, models: &[FoundModel]) {
         let mut members = self.members.lock().await;
+        let Some(member) = members.executors.get_mut(&executor) else {
+            return;
+        };
+        member.found = models.to_vec();
+        if !member.is_withdrawn() {
+            let name = member.entry.name.clone();
+            self.serve(&mut members, &name, models).await;
+        }
+    }
+
+    /// Sets the models that a server elsewhere serves: for the machine first, then for clients.
+    async fn serve(&self, members: &mut Members, name: &str, models: &[FoundModel]) {
         let names = models.iter().map(|model| model.name.clone()).collect();
         let order = |answer| Operator::Serve(name.to_owned(), names, answer);
         if let Some(Ok(())) = self.driver.operate(order).await {
@@ -359,12 +397,16 @@ impl Fleet {
     }
 }
 
-/// Has the models of the server elsewhere `name` served as they are found, until its executor ends.
-async fn follow(fleet: Weak<Fleet>, name: String, mut found: watch::Receiver<Arc<[FoundModel]>>) {
+/// Has the models of a server elsewhere served as they are found, until its executor ends.
+async fn follow(
+    fleet: Weak<Fleet>,
+    executor: ExecutorId,
+    mut found: watch::Receiver<Arc<[FoundModel]>>,
+) {
     while found.changed().await.is_ok() {
         let models = Arc::clone(&found.borrow_and_update());
         let Some(fleet) = fleet.upgrade() else { return };
-        fleet.serve(&name, &models).await;
+        fleet.found_models(executor, &models).await;
     }
 }
 
@@ -394,9 +436,37 @@ impl From<ServeModelError> for AddError {
     }
 }
 
+// === impl FleetMember ===
+
+impl FleetMember {
+    /// True while the configuration does not have it.
+    fn is_withdrawn(&self) -> bool {
+        self.drained_by.contains(&Drainer::Configuration)
+    }
+
+    /// Takes note of an operator's order that was carried out.
+    fn note(&mut self, change: ExecutorChange) {
+        match change {
+            ExecutorChange::Drain => {
+                self.drained_by.insert(Drainer::Operator);
+            }
+            ExecutorChange::Resume => {
+                self.drained_by.remove(&Drainer::Operator);
+            }
+            ExecutorChange::Remove | ExecutorChange::ShareWeight(_) | ExecutorChange::Load(_) => {}
+        }
+    }
+}
+
 // === impl Members ===
 
 impl Members {
+    /// The executor of this name; absent: there is none, or it was ordered to go.
+    fn named(&mut self, name: &str) -> Option<&mut FleetMember> {
+        let mut members = self.executors.values_mut();
+        members.find(|member| member.entry.name == name)
+    }
+
     /// The model `name` as it was loaded; absent: it was not.
     fn loaded(&self, name: &str) -> Option<ServedModel> {
         self.serving.get(name)?.loaded.clone()
@@ -413,6 +483,12 @@ impl Members {
     /// Takes note of an executor, and returns the catalogue with it.
     fn take_in(&mut self, mut catalog: Catalog, running: Running) -> Catalog {
         let name = &running.entry.name;
+        let member = FleetMember {
+            entry: running.entry.clone(),
+            drained_by: BTreeSet::new(),
+            found: Vec::new(),
+        };
+        self.executors.insert(running.executor, member);
         for (model, context_tokens) in running.models {
             let entry = model.entry.clone();
             let serving = self.serving.entry(entry.name.clone()).or_default();
@@ -465,6 +541,7 @@ impl Members {
 
     /// Forgets an executor, and returns the catalogue without it.
     fn let_go(&mut self, mut catalog: Catalog, name: &str) -> Catalog {
+        self.executors.retain(|_, member| member.entry.name != name);
         catalog.executors.retain(|executor| executor.name != name);
         catalog.engines.retain(|(executor, _)| executor != name);
         for serving in self.serving.values_mut() {

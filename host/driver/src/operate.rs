@@ -25,6 +25,10 @@ impl Driver {
     pub(super) fn operate(&mut self, now: Micros, operator: Operator) {
         match operator {
             Operator::Overview(answer) => drop(answer.send(self.overview(now))),
+            Operator::Executor(name, answer) => {
+                let id = self.executor_named(&name).ok();
+                drop(answer.send(id.and_then(|id| self.executor_row(id))));
+            }
             Operator::Monitor(answer) => drop(answer.send(self.monitored(now))),
             Operator::Shadows(answer) => drop(answer.send(self.shadows())),
             Operator::Route(query, answer) => drop(answer.send(self.forecast(now, &query))),
@@ -217,11 +221,11 @@ impl Driver {
             {
                 return Err(ChangeRefused::Ended(name.to_owned()));
             }
-            (Fate::Stays | Fate::Drains, ExecutorChange::Drain) => {
+            (Fate::Stays, ExecutorChange::Drain) => {
                 self.executors.set_fate(executor, Fate::Drains);
                 self.update(now, executor, ExecutorUpdate::Health(Health::Draining));
             }
-            (Fate::Stays, ExecutorChange::Resume) => {}
+            (Fate::Stays, ExecutorChange::Resume) | (Fate::Drains, ExecutorChange::Drain) => {}
             (Fate::Drains, ExecutorChange::Resume) => {
                 self.executors.set_fate(executor, Fate::Stays);
                 self.update(now, executor, ExecutorUpdate::Health(Health::Up));

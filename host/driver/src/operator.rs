@@ -32,6 +32,8 @@ use super::provider::{ExecutorTerms, PreparedExecutor};
 pub enum Operator {
     /// The state of the host.
     Overview(oneshot::Sender<Overview>),
+    /// The state of an executor, by name; absent: there is none.
+    Executor(String, oneshot::Sender<Option<ExecutorRow>>),
     /// The state of the host with its activity, and the requests that wait.
     Monitor(oneshot::Sender<MonitorReport>),
     /// The agreement of each shadow so far.
@@ -106,6 +108,8 @@ pub struct Overview {
     pub load: Load,
     /// The first [`EXECUTORS_SHOWN`] executors in attach order.
     pub executors: Vec<ExecutorRow>,
+    /// The loads of the executors after those, in attach order: with them, as many executors as metrics tell of.
+    pub further: Vec<LoadRow>,
     /// Number of all executors.
     pub executors_total: usize,
     /// The KV pools.
@@ -186,7 +190,7 @@ pub struct ExecutorRow {
     pub device: String,
     /// The models that the executor serves; absent: any.
     pub models: Option<Vec<String>>,
-    /// The effect of an operator's order.
+    /// The effect of an order.
     pub fate: Fate,
     pub group: u32,
     /// Relative share of the device's tokens.
@@ -204,6 +208,15 @@ pub struct ExecutorRow {
     pub tokens_max: Option<u32>,
     /// Tokens that it computed since its device's last allotment.
     pub tokens_used: u64,
+    /// The parts of the executor that are in use, and its speed.
+    pub load: ExecutorLoad,
+}
+
+/// The load of an executor of which no more is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadRow {
+    pub name: String,
+    pub slots_total: u32,
     /// The parts of the executor that are in use, and its speed.
     pub load: ExecutorLoad,
 }
@@ -278,7 +291,7 @@ pub struct BlockCounts {
 
 // === Executors ===
 
-/// The effect of an operator's order on an executor.
+/// The effect on an executor of an order, of an operator or of the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     /// There is no order.
@@ -332,6 +345,11 @@ pub enum ChangeRefused {
     /// The order to go cannot be taken back.
     #[error("executor `{0}` is being removed: add it again once it is gone")]
     Leaves(String),
+    /// The configuration does not have the server at present, which drains meanwhile.
+    #[error(
+        "executor `{0}` is not in the configuration or DNS at present: it can be resumed once it is"
+    )]
+    Withdrawn(String),
     /// The executor's engine has ended.
     #[error("executor `{0}` has ended: remove it, then add it again")]
     Ended(String),

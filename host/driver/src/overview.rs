@@ -1,25 +1,29 @@
 //! The state of the host and of one executor, for operators.
 
 use pointsman_core::rows::{ExecutorLoad, LoadedModels, NameKind, Stage};
-use pointsman_core::{ExecutorId, Micros};
+use pointsman_core::{ExecutorId, ExecutorSnapshot, Micros};
 
 use super::Driver;
 use super::message::Load;
+use super::metrics::SERIES_MAX;
 use super::operator::{
-    BlockCounts, DeviceRow, EXECUTORS_SHOWN, ExecutorRow, ModelRow, Overview, PresentModel,
-    TenantRow,
+    BlockCounts, DeviceRow, EXECUTORS_SHOWN, ExecutorRow, LoadRow, ModelRow, Overview,
+    PresentModel, TenantRow,
 };
 
 impl Driver {
     /// The state of the host at the time `at`.
     #[must_use]
     pub(super) fn overview(&self, at: Micros) -> Overview {
-        let executors = self.machine.executor_ids().take(EXECUTORS_SHOWN);
+        let shown = self.machine.executor_ids().take(EXECUTORS_SHOWN);
+        let measured = self.machine.executor_ids().take(SERIES_MAX);
+        let further = measured.skip(EXECUTORS_SHOWN);
         Overview {
             at,
             round: self.machine.round(),
             load: self.load(),
-            executors: executors.filter_map(|id| self.executor_row(id)).collect(),
+            executors: shown.filter_map(|id| self.executor_row(id)).collect(),
+            further: further.filter_map(|id| self.load_row(id)).collect(),
             executors_total: self.machine.executor_ids().count(),
             devices: self.device_rows().collect(),
             models: self.model_rows().collect(),
@@ -127,13 +131,8 @@ impl Driver {
     /// The state of the executor `id`; absent: the executor is not attached.
     pub(super) fn executor_row(&self, id: ExecutorId) -> Option<ExecutorRow> {
         let info = self.machine.executor_info(id)?;
-        let load = self.machine.executor_load(id)?;
         let snapshot = self.machine.executor_snapshot(id)?;
-        let load = ExecutorLoad {
-            // Those who choose are told of slots that are closed, too.
-            slots_used: snapshot.slots_used,
-            ..load
-        };
+        let load = self.load_of(&snapshot)?;
         let models = info.serves.map(|models| {
             let names = models
                 .iter()
@@ -156,6 +155,25 @@ impl Driver {
             tokens_max: snapshot.tokens_max,
             tokens_used: snapshot.tokens_used,
             load,
+        })
+    }
+
+    /// The load of the executor `id`; absent: the executor is not attached.
+    fn load_row(&self, id: ExecutorId) -> Option<LoadRow> {
+        let snapshot = self.machine.executor_snapshot(id)?;
+        Some(LoadRow {
+            load: self.load_of(&snapshot)?,
+            slots_total: snapshot.slots_total,
+            name: snapshot.name,
+        })
+    }
+
+    /// The load of an executor in this state.
+    fn load_of(&self, snapshot: &ExecutorSnapshot) -> Option<ExecutorLoad> {
+        Some(ExecutorLoad {
+            // Those who choose are told of slots that are closed, too.
+            slots_used: snapshot.slots_used,
+            ..self.machine.executor_load(snapshot.id)?
         })
     }
 

@@ -5,10 +5,12 @@
 //! nothing and is logged. A backend that resolves its host's name stands for a server at each address.
 //! One that is written differently and keeps its name is described anew: its models stay known, and no
 //! request of it fails. Where names change, those that come are heard before those go that alone serve a
-//! model.
+//! model. One that goes is withdrawn, and removed once nothing runs there, unless an operator has it drain:
+//! where it is back before that, it is taken back.
 //!
 //! # Not here
-//! Servers that operators add and remove (`pointsman-admin`): they are left alone.
+//! Servers that operators add and remove (`pointsman-admin`): they are left alone, under the name of a backend
+//! that an operator has removed, too.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -17,9 +19,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use pointsman_core::ExecutorId;
 use pointsman_driver::catalog::{Catalog, ExecutorEntry};
-use pointsman_driver::fleet::{AddError, Fleet};
-use pointsman_driver::operator::{ChangeRefused, ExecutorChange};
+use pointsman_driver::fleet::{AddError, Fleet, UpkeepError};
 use pointsman_executor::server::ServerConfig;
 use tokio::task;
 use tokio::time::{Instant, sleep};
@@ -43,14 +45,22 @@ struct Roster {
     /// The backends of the configuration, each with the addresses that its name had last.
     wanted: Vec<Wanted>,
     /// The servers attached from here, by the executor's name.
-    attached: BTreeMap<String, BackendConfig>,
+    attached: BTreeMap<String, AttachedServer>,
     /// The servers attached of which no model is known yet, each with the end of the time for which others
     /// stay for their sake.
     coming: BTreeMap<String, Instant>,
-    /// The last change of the file; absent: there is no file.
+    /// The change of the file with which it was last read again; absent: it was not.
     changed: Option<SystemTime>,
     /// Servers that could not be attached, and are not logged again.
     refused: BTreeMap<String, String>,
+}
+
+/// A server that was attached from here. An operator may have removed it since.
+struct AttachedServer {
+    /// The backend as the server was last described.
+    backend: BackendConfig,
+    executor: ExecutorId,
+    is_withdrawn: bool,
 }
 
 /// A backend of the configuration.
@@ -76,7 +86,8 @@ pub(crate) async fn start(
         wanted: wanted(&config.backends),
         attached: BTreeMap::new(),
         coming: BTreeMap::new(),
-        changed: changed(config.flags.config.as_ref()),
+        // It may have been edited since it was read: models were loaded meanwhile.
+        changed: None,
         refused: BTreeMap::new(),
     };
     roster.resolve().await;
@@ -133,11 +144,14 @@ impl Roster {
         self.changed = now;
         match Config::load(&self.flags) {
             Ok(config) => {
-                info!(
-                    backends = config.backends.len(),
-                    "the backends of the configuration were read again"
-                );
-                self.want(&config.backends);
+                let before = self.wanted.iter().map(|wanted| &wanted.backend);
+                if !before.eq(&config.backends) {
+                    info!(
+                        backends = config.backends.len(),
+                        "the backends of the configuration have changed"
+                    );
+                    self.want(&config.backends);
+                }
             }
             Err(error) => warn!(%error, "the changed configuration is not used"),
         }
@@ -189,7 +203,8 @@ impl Roster {
     async fn reconcile(&mut self, fleet: &Arc<Fleet>) {
         let desired = self.desired();
         for (name, backend) in &desired {
-            if self.attached.get(name) == Some(backend) {
+            let attached = self.attached.get(name);
+            if attached.is_some_and(|it| it.backend == *backend && !it.is_withdrawn) {
                 continue;
             }
             // One of that name may still have requests to end: it is tried again.
@@ -212,30 +227,36 @@ impl Roster {
         let gone = gone.filter(|name| !desired.contains_key(*name));
         let gone = gone.filter(|name| self.may_go(&catalog, &desired, name));
         for name in gone.cloned().collect::<Vec<_>>() {
-            self.attached.remove(&name);
-            // An operator may have removed it already.
-            drop(fleet.change(&name, ExecutorChange::Remove).await);
+            if let Some(attached) = self.attached.get_mut(&name) {
+                attached.is_withdrawn = fleet.withdraw(attached.executor).await;
+                if !attached.is_withdrawn {
+                    self.attached.remove(&name);
+                }
+            }
         }
     }
 
-    /// Has a server as it is to be: one that is attached is described anew and keeps its models and requests.
+    /// Has a server as it is to be: one that is attached is described anew or taken back, and keeps its models and
+    /// requests. One that an operator has removed stays away until it is written differently, or DNS or the file
+    /// has been without it.
     async fn bring(
         &mut self,
         fleet: &Arc<Fleet>,
         name: &str,
         backend: &BackendConfig,
     ) -> Result<(), String> {
-        if self.attached.contains_key(name) {
-            let (server, terms) = (backend.server.clone(), backend.terms);
-            match fleet.configure(server, terms).await {
-                None => return Err("the host is shutting down".to_owned()),
-                Some(Ok(_)) => {
-                    self.settled(name, backend);
+        if let Some(attached) = self.attached.get_mut(name) {
+            let is_edited = attached.backend != *backend;
+            match attached.be(fleet, backend).await {
+                Err(UpkeepError::Removed) if is_edited => {}
+                Ok(()) | Err(UpkeepError::Removed) => {
+                    attached.is_withdrawn = false;
+                    self.refused.remove(name);
                     return Ok(());
                 }
-                // An operator has removed it.
-                Some(Err(ChangeRefused::Unknown { .. })) => {}
-                Some(Err(error)) => return Err(error.to_string()),
+                Err(error @ (UpkeepError::Refused(_) | UpkeepError::Ended)) => {
+                    return Err(error.to_string());
+                }
             }
         }
         let attached = self.attach(fleet, name, backend).await;
@@ -268,17 +289,35 @@ impl Roster {
         backend: &BackendConfig,
     ) -> Result<(), AddError> {
         let (server, terms) = (backend.server.clone(), backend.terms);
-        Arc::clone(fleet).connect(server, terms).await?;
+        let row = Arc::clone(fleet).connect(server, terms).await?;
         self.coming
             .insert(name.to_owned(), Instant::now() + COMES_WITHIN);
-        self.settled(name, backend);
+        let attached = AttachedServer {
+            backend: backend.clone(),
+            executor: row.load.id,
+            is_withdrawn: false,
+        };
+        self.attached.insert(name.to_owned(), attached);
+        self.refused.remove(name);
         Ok(())
     }
+}
 
-    /// Takes note of a server that is as it is to be.
-    fn settled(&mut self, name: &str, backend: &BackendConfig) {
-        self.refused.remove(name);
-        self.attached.insert(name.to_owned(), backend.clone());
+// === impl AttachedServer ===
+
+impl AttachedServer {
+    /// Has the server described as `backend` is, and taken back if it is withdrawn.
+    async fn be(&mut self, fleet: &Fleet, backend: &BackendConfig) -> Result<(), UpkeepError> {
+        if self.backend != *backend {
+            let (server, terms) = (backend.server.clone(), backend.terms);
+            fleet.configure(self.executor, server, terms).await?;
+            self.backend = backend.clone();
+        }
+        if self.is_withdrawn {
+            fleet.take_back(self.executor).await?;
+            self.is_withdrawn = false;
+        }
+        Ok(())
     }
 }
 

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_config::{Config, Flags};
+use pointsman_config::{BackendConfig, Config, Flags};
 use pointsman_server::lookup::Lookup;
 use pointsman_tests::PATIENCE;
 use pointsman_tests::backend::{Conduct, MockBackend};
-use pointsman_tests::client::{Client, streamed_chat};
+use pointsman_tests::client::{Client, chat, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -28,6 +28,18 @@ fn names(list: &[Value]) -> Vec<&str> {
     names.collect()
 }
 
+/// A table of a backend, with more lines.
+fn table(name: &str, mock: &MockBackend, more: &str) -> String {
+    let url = mock.url();
+    format!("[[backends]]\nname = '{name}'\nurl = '{url}'\npoll = '50ms'\n{more}\n")
+}
+
+/// The body of a chat that goes to this executor only.
+fn only_to(executor: &str, mut body: Value) -> Value {
+    body["pointsman"] = json!({"executors": [executor]});
+    body
+}
+
 #[tokio::test]
 async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -36,12 +48,6 @@ async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
         MockBackend::start(&["demo"]).await?,
         MockBackend::start(&["demo"]).await?,
     );
-    let table = |name: &str, mock: &MockBackend, more: &str| {
-        format!(
-            "[[backends]]\nname = '{name}'\nurl = '{}'\npoll = '50ms'\n{more}\n",
-            mock.url()
-        )
-    };
     fs::write(&path, table("one", &one, ""))?;
     let serving = of_file(&path, Lookup::default()).await?;
     let client = serving.client;
@@ -49,9 +55,8 @@ async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
     // A stream goes on at a server that the file has no more.
     let stream = begun(client, &one, &streamed_chat("hello")).await?;
     fs::write(&path, table("two", &two, "group = 7"))?;
-    let moved = |list: &[Value]| {
-        named(list, "two")["group"] == 7 && named(list, "one")["order"] == "remove"
-    };
+    let moved =
+        |list: &[Value]| named(list, "two")["group"] == 7 && named(list, "one")["order"] == "drain";
     executors_until(client, moved).await?;
     one.allow(1);
     ensure!(stream.finish().await?.done);
@@ -72,24 +77,84 @@ async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
     over(serving).await
 }
 
-/// A server with the backends of this file.
+/// A server with the backends of this file, once their models are found.
 async fn of_file(path: &Path, lookup: Lookup) -> Result<Serving> {
+    of_config(read(path)?, lookup).await
+}
+
+/// The configuration in this file.
+fn read(path: &Path) -> Result<Config> {
     let flags = Flags {
         config: Some(path.to_owned()),
         listen: Some("127.0.0.1:0".parse()?),
         ..Flags::default()
     };
-    let loaded = Config::load(&flags)?;
+    Ok(Config::load(&flags)?)
+}
+
+/// A server with the backends of a configuration that was read, once their models are found.
+async fn of_config(read: Config, lookup: Lookup) -> Result<Serving> {
     let tune = |config: &mut Config| {
         config.local.models.clear();
         config.local.executors.clear();
-        config.backends = loaded.backends;
-        config.flags = flags;
+        config.backends = read.backends;
+        config.flags = read.flags;
     };
     let serving = Serving::start_with(tune, lookup).await?;
     let found = |list: &[Value]| list.iter().all(|one| one["models"] == json!(["demo"]));
     executors_until(serving.client, found).await?;
     Ok(serving)
+}
+
+#[tokio::test]
+async fn a_file_that_is_edited_during_the_start_is_read_again() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("pointsman.toml");
+    let (one, two) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    fs::write(&path, table("one", &one, ""))?;
+    let config = read(&path)?;
+    fs::write(&path, table("one", &one, "") + &table("two", &two, ""))?;
+    let serving = of_config(config, Lookup::default()).await?;
+    executors_until(serving.client, |list| names(list) == ["one", "two"]).await?;
+    over(serving).await
+}
+
+#[tokio::test]
+async fn an_operators_server_is_left_alone_under_the_name_of_a_former_backend() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("pointsman.toml");
+    let [former, theirs, other] = [(), (), ()].map(|()| MockBackend::start(&["demo"]));
+    let (former, theirs, other) = (former.await?, theirs.await?, other.await?);
+    let tables = |gpu1: &str, group: i32| {
+        let gpu2 = table("gpu2", &other, &format!("group = {group}"));
+        fs::write(&path, gpu1.to_owned() + &gpu2)
+    };
+    tables(&table("gpu1", &former, ""), 1)?;
+    let serving = of_file(&path, Lookup::default()).await?;
+    let client = serving.client;
+    ensure!(client.delete("/admin/executors/gpu1").await?.status == 202);
+    executors_until(client, |list| names(list) == ["gpu2"]).await?;
+    let order = json!({"url": theirs.url(), "executor": "gpu1", "poll-ms": 50});
+    ensure!(client.post("/admin/executors", &order).await?.status == 201);
+
+    // The former backend is edited and goes from the file. That the other one follows shows that the file was read:
+    // with the last edit all is done that the one before it asks for.
+    let edited = table("gpu1", &former, "group = 7");
+    for (gpu1, group) in [(&*edited, 2), ("", 3), ("", 4)] {
+        tables(gpu1, group)?;
+        executors_until(client, |list| named(list, "gpu2")["group"] == group).await?;
+    }
+    let is_heard = |list: &[Value]| named(list, "gpu1")["models"] == json!(["demo"]);
+    let list = executors_until(client, is_heard).await?;
+    let gpu1 = named(&list, "gpu1");
+    ensure!(gpu1["order"].is_null() && gpu1["group"] == 0, "{gpu1}");
+    let answer = client.post(CHAT, &only_to("gpu1", chat("hello"))).await?;
+    ensure!(answer.text()? == "t0 t1 t2 ");
+    ensure!(theirs.seen(CHAT).len() == 1 && former.seen(CHAT).is_empty());
+    over(serving).await
 }
 
 /// A client that asks for the model again and again, until it is told to stop.
@@ -237,7 +302,7 @@ async fn a_name_is_looked_up() -> Result<()> {
     over(serving).await
 }
 
-/// A name whose addresses change.
+/// A name whose addresses change, of a backend `service`.
 #[derive(Clone, Debug, Default)]
 struct ChangingName(Arc<NameState>);
 
@@ -277,6 +342,25 @@ impl ChangingName {
         })
     }
 
+    /// A server whose one backend has this name.
+    async fn serving(&self) -> Result<Serving> {
+        let mut config = BackendConfig::new(format!("http://{}", Self::NAME).parse()?);
+        config.server.name = Some("service".to_owned());
+        config.server.poll = Duration::from_millis(50);
+        config.resolve = Some(Duration::from_millis(100));
+        let tune = |server: &mut Config| {
+            server.local.models.clear();
+            server.local.executors.clear();
+            server.backends = vec![config];
+        };
+        Serving::start_with(tune, self.lookup()).await
+    }
+
+    /// The executor that a server is by this name.
+    fn executor(mock: &MockBackend) -> String {
+        format!("service/{}", mock.addr())
+    }
+
     /// Waits until the name has been looked up once more.
     async fn looked_up(&self) -> Result<()> {
         let before = self.0.asked.load(Ordering::Relaxed);
@@ -297,25 +381,16 @@ async fn the_servers_of_a_name_come_and_go_with_its_addresses_and_no_request_is_
     let (one, two, three) = (one.await?, two.await?, three.await?);
     let name = ChangingName::default();
     name.stands_for(&[&one, &two]);
-    let mut config = backend("service", &one)?;
-    config.server.url = format!("http://{}", ChangingName::NAME).parse()?;
-    config.resolve = Some(Duration::from_millis(100));
-    let tune = |server: &mut Config| {
-        server.local.models.clear();
-        server.local.executors.clear();
-        server.backends = vec![config];
-    };
-    let serving = Serving::start_with(tune, name.lookup()).await?;
+    let serving = name.serving().await?;
     let client = serving.client;
-    let executor = |mock: &MockBackend| format!("service/{}", mock.addr());
+    let executor = ChangingName::executor;
     let are = |list: &[Value], mocks: &[&MockBackend]| {
         let found = |mock: &&MockBackend| named(list, &executor(mock))["models"] == json!(["demo"]);
         list.len() == mocks.len() && mocks.iter().all(found)
     };
     executors_until(client, |list| are(list, &[&one, &two])).await?;
     // A stream, and clients who ask again and again.
-    let mut body = streamed_chat("hello");
-    body["pointsman"] = json!({"executors": [executor(&one)]});
+    let body = only_to(&executor(&one), streamed_chat("hello"));
     let stream = begun(client, &one, &body).await?;
     one.does(Conduct::Answers(3));
     let asking = [(), (), ()].map(|()| Asking::start(client));
@@ -331,7 +406,7 @@ async fn the_servers_of_a_name_come_and_go_with_its_addresses_and_no_request_is_
 
     name.stands_for(&[&two]);
     let drains =
-        |list: &[Value]| named(list, &executor(&one))["order"] == "remove" && list.len() == 2;
+        |list: &[Value]| named(list, &executor(&one))["order"] == "drain" && list.len() == 2;
     executors_until(client, drains).await?;
     let heard = (two.seen(CHAT).len(), three.seen(CHAT).len());
     two.heard(CHAT, heard.0 + 5).await?;
@@ -343,6 +418,95 @@ async fn the_servers_of_a_name_come_and_go_with_its_addresses_and_no_request_is_
     for asking in asking {
         ensure!(asking.stop().await? > 5);
     }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_server_that_its_name_is_without_for_a_moment_is_taken_back_while_its_stream_runs()
+-> Result<()> {
+    let (one, two) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    let name = ChangingName::default();
+    name.stands_for(&[&one, &two]);
+    let serving = name.serving().await?;
+    let client = serving.client;
+    let executor = ChangingName::executor(&one);
+    let serves = |list: &[Value]| named(list, &executor)["models"] == json!(["demo"]);
+    executors_until(client, serves).await?;
+    let stream = begun(client, &one, &only_to(&executor, streamed_chat("hello"))).await?;
+    one.does(Conduct::Answers(3));
+
+    name.stands_for(&[&two]);
+    let drains = |list: &[Value]| named(list, &executor)["order"] == "drain";
+    executors_until(client, drains).await?;
+    name.stands_for(&[&one, &two]);
+    executors_until(client, |list| !drains(list) && serves(list)).await?;
+    let answer = client
+        .post(CHAT, &only_to(&executor, chat("again")))
+        .await?;
+    ensure!(answer.header("x-pointsman-executor") == executor);
+    ensure!(answer.text()? == "t0 t1 t2 ");
+    one.allow(1);
+    let streamed = stream.finish().await?;
+    ensure!(streamed.done && streamed.error.is_none(), "{streamed:?}");
+    over(serving).await
+}
+
+#[tokio::test]
+async fn an_operators_order_to_drain_outlasts_that_a_name_is_without_the_server() -> Result<()> {
+    let (one, two) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    let name = ChangingName::default();
+    name.stands_for(&[&one, &two]);
+    let serving = name.serving().await?;
+    let client = serving.client;
+    let executor = ChangingName::executor(&one);
+    let serves = |list: &[Value]| named(list, &executor)["models"] == json!(["demo"]);
+    let is_withdrawn = |list: &[Value]| named(list, &executor)["models"] == json!([]);
+    executors_until(client, serves).await?;
+    let stream = begun(client, &one, &only_to(&executor, streamed_chat("hello"))).await?;
+    one.does(Conduct::Answers(3));
+    let path = format!("/admin/executors/{}", executor.replace('/', "%2F"));
+    let (drain, resume) = (format!("{path}/drain"), format!("{path}/resume"));
+
+    name.stands_for(&[&two]);
+    executors_until(client, is_withdrawn).await?;
+    let refused = client.post(&resume, &json!({})).await?;
+    ensure!(refused.status == 409);
+    let refused = refused.json()?["error"]["message"].to_string();
+    ensure!(
+        refused.contains("is not in the configuration or DNS"),
+        "{refused}"
+    );
+    ensure!(client.post(&drain, &json!({})).await?.status == 200);
+    // Given while the name is without it, and then before.
+    for _ in 0..2 {
+        name.stands_for(&[&one, &two]);
+        let list = executors_until(client, serves).await?;
+        ensure!(named(&list, &executor)["order"] == "drain", "{list:?}");
+        name.stands_for(&[&two]);
+        executors_until(client, is_withdrawn).await?;
+    }
+    name.stands_for(&[&one, &two]);
+    executors_until(client, serves).await?;
+    // Where nothing runs, too.
+    one.allow(1);
+    ensure!(stream.finish().await?.done);
+    executors_until(client, |list| named(list, &executor)["slots_used"] == 0).await?;
+    name.stands_for(&[&two]);
+    executors_until(client, is_withdrawn).await?;
+    name.stands_for(&[&one, &two]);
+    let list = executors_until(client, serves).await?;
+    ensure!(named(&list, &executor)["order"] == "drain", "{list:?}");
+    ensure!(client.post(&resume, &json!({})).await?.status == 200);
+    let answer = client
+        .post(CHAT, &only_to(&executor, chat("again")))
+        .await?;
+    ensure!(answer.text()? == "t0 t1 t2 ");
     over(serving).await
 }
 

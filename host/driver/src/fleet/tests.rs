@@ -176,6 +176,13 @@ impl Stage {
         let models = catalog.models.iter().map(|model| model.name.clone());
         models.collect()
     }
+
+    /// The executors that clients may name.
+    fn executors(&self) -> Vec<String> {
+        let catalog = Arc::clone(&self.fleet.catalog().borrow());
+        let executors = catalog.executors.iter().map(|it| it.name.clone());
+        executors.collect()
+    }
 }
 
 #[tokio::test]
@@ -196,14 +203,18 @@ async fn nothing_but_additions_waits_while_a_model_loads() {
     assert_eq!(removed, Some(Err(unknown)));
     let server = ServerConfig::new("http://far:8000".parse().unwrap());
     let connecting = Arc::clone(&fleet).connect(server.clone(), ExecutorTerms::default());
-    assert_eq!(soon(connecting).await.unwrap().name, "far:8000");
-    let described = soon(fleet.configure(server, ExecutorTerms::default())).await;
-    assert!(described.is_some());
+    let connected = soon(connecting).await.unwrap();
+    assert_eq!(connected.name, "far:8000");
+    let far = connected.load.id;
+    let described = soon(fleet.configure(far, server, ExecutorTerms::default())).await;
+    // The driver has answered: what is prepared here is an engine for it.
+    let refused = ChangeRefused::NoServer("far:8000".to_owned());
+    assert_eq!(described, Err(UpkeepError::Refused(refused)));
     let found = FoundModel {
         name: "theirs".to_owned(),
         context_tokens: None,
     };
-    soon(fleet.serve("far:8000", &[found])).await;
+    soon(fleet.found_models(far, &[found])).await;
     assert_eq!(stage.models(), ["demo", "theirs"]);
     // The end of the host.
     assert!(soon(fleet.threads()).await.is_empty());
@@ -246,4 +257,77 @@ async fn a_model_that_goes_while_an_executor_of_it_is_added_comes_back_with_that
     stage.go_on(1);
     soon(adding).await.unwrap().unwrap();
     assert_eq!(stage.models(), ["demo"]);
+}
+
+#[tokio::test]
+async fn a_server_that_was_removed_is_not_taken_for_the_next_one_of_its_name() {
+    let stage = Stage::start().await;
+    let fleet = &stage.fleet;
+    let server = ServerConfig::new("http://far:8000".parse().unwrap());
+    let connect = || Arc::clone(fleet).connect(server.clone(), ExecutorTerms::default());
+    let first = soon(connect()).await.unwrap().load.id;
+    let removed = soon(fleet.change("far:8000", ExecutorChange::Remove)).await;
+    assert!(removed.is_some_and(|removed| removed.is_ok()));
+    let next = soon(connect()).await.unwrap().load.id;
+    let theirs = FoundModel {
+        name: "theirs".to_owned(),
+        context_tokens: None,
+    };
+    soon(fleet.found_models(next, &[theirs])).await;
+
+    let described = fleet.configure(first, server.clone(), ExecutorTerms::default());
+    assert_eq!(soon(described).await, Err(UpkeepError::Removed));
+    let taken_back = soon(fleet.take_back(first)).await;
+    assert_eq!(taken_back, Err(UpkeepError::Removed));
+    assert!(!soon(fleet.withdraw(first)).await);
+    soon(fleet.found_models(first, &[])).await;
+    assert_eq!(stage.models(), ["demo", "theirs"]);
+    let changed = soon(fleet.change("far:8000", ExecutorChange::ShareWeight(2))).await;
+    assert_eq!(changed.unwrap().unwrap().fate, Fate::Stays);
+    // Nothing runs there: it goes at once, with its models.
+    assert!(!soon(fleet.withdraw(next)).await);
+    assert_eq!(stage.models(), ["demo"]);
+}
+
+#[tokio::test]
+async fn a_drained_server_that_the_configuration_is_without_stays_drained() {
+    let stage = Stage::start().await;
+    let fleet = &stage.fleet;
+    let server = ServerConfig::new("http://far:8000".parse().unwrap());
+    let connecting = Arc::clone(fleet).connect(server, ExecutorTerms::default());
+    let far = soon(connecting).await.unwrap().load.id;
+    let theirs = FoundModel {
+        name: "theirs".to_owned(),
+        context_tokens: None,
+    };
+    soon(fleet.found_models(far, &[theirs])).await;
+    let change =
+        async |change: ExecutorChange| soon(fleet.change("far:8000", change)).await.unwrap();
+    assert_eq!(
+        change(ExecutorChange::Drain).await.unwrap().fate,
+        Fate::Drains
+    );
+
+    // Nothing runs there.
+    for _ in 0..2 {
+        assert!(soon(fleet.withdraw(far)).await);
+        assert_eq!(stage.models(), ["demo"]);
+        // Requests that name no model may go to any server that is there.
+        assert_eq!(stage.executors(), ["first"]);
+    }
+    let refused = ChangeRefused::Withdrawn("far:8000".to_owned());
+    assert_eq!(change(ExecutorChange::Resume).await, Err(refused));
+    assert_eq!(soon(fleet.take_back(far)).await, Ok(()));
+    assert_eq!(stage.models(), ["demo", "theirs"]);
+    assert_eq!(stage.executors(), ["first", "far:8000"]);
+    let share = change(ExecutorChange::ShareWeight(2)).await;
+    assert_eq!(share.unwrap().fate, Fate::Drains);
+    assert_eq!(
+        change(ExecutorChange::Resume).await.unwrap().fate,
+        Fate::Stays
+    );
+
+    // No operator has it drain any more.
+    assert!(!soon(fleet.withdraw(far)).await);
+    assert_eq!(stage.executors(), ["first"]);
 }

@@ -9,8 +9,8 @@ use pointsman_executor::stats::EngineStats;
 
 use super::super::decisions::TraceEvent;
 use super::super::operator::{
-    AttachRefused, ChangeRefused, ExecutorChange, ExecutorRow, Fate, ForecastAuthor,
-    ForecastOutcome, Operator, RequestSize, RouteQuery,
+    AttachRefused, ChangeRefused, EXECUTORS_SHOWN, ExecutorChange, ExecutorRow, Fate,
+    ForecastAuthor, ForecastOutcome, Operator, RequestSize, RouteQuery,
 };
 use super::super::provider::{PreparedExecutor, PreparedModel};
 use super::*;
@@ -265,5 +265,47 @@ fn a_server_that_comes_under_an_old_name_is_on_its_own_terms() {
         stage
             .ask(|answer| Operator::Change("elsewhere".to_owned(), remove, answer))
             .unwrap();
+    }
+}
+
+#[test]
+fn an_executor_past_those_that_are_shown_is_found_by_name_and_has_series() {
+    let mut stage = Stage::new();
+    let device = DeviceSpec {
+        tokens_per_step: None,
+        ..fixture::device_spec("cpu1")
+    };
+    let machine = &mut stage.driver.machine;
+    let device = machine.handle(AT, Input::DeviceAttached(device));
+    let device = device.device().unwrap();
+    for number in 1..=EXECUTORS_SHOWN {
+        let spec = ExecutorSpec {
+            slots_total: 3,
+            ..fixture::executor_spec(&format!("cpu1/{number}"), device)
+        };
+        let attached = machine.handle(AT, Input::ExecutorAttached(spec));
+        attached.executor().unwrap();
+    }
+    let overview = stage.ask(Operator::Overview);
+    let shown = (overview.executors.len(), overview.executors_total);
+    assert_eq!(shown, (EXECUTORS_SHOWN, EXECUTORS_SHOWN + 1));
+    let mut found = |name: &str| {
+        let row = stage.ask(|answer| Operator::Executor(name.to_owned(), answer));
+        row.map(|row| (row.name, row.slots_total))
+    };
+    assert_eq!(found("cpu1/1000"), Some(("cpu1/1000".to_owned(), 3)));
+    assert_eq!(found("cpu1/1001"), None);
+    let metrics = &stage.driver.metrics;
+    metrics.overview(&overview);
+    let text = metrics.render();
+    for series in [
+        "slots{executor=\"cpu0/demo\"} 2",
+        "slots{executor=\"cpu1/1000\"} 3",
+        "slots_used{executor=\"cpu1/1000\"} 0",
+        "queued_requests{executor=\"cpu1/1000\",class=\"latency-critical\"} 0",
+        "queued_requests{executor=\"cpu1/1000\",class=\"throughput\"} 0",
+    ] {
+        let line = format!("\npointsman_executor_{series}\n");
+        assert!(text.contains(&line), "{series}");
     }
 }

@@ -1,7 +1,7 @@
 //! Executors that operators add outlive the server, and those that they remove do not come back.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use serde_json::Value;
 
@@ -9,6 +9,8 @@ use super::host::Host;
 
 const EXECUTORS: &str = "/admin/executors";
 const FILE: &str = "state/executors.json";
+/// The folder of a model.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo-model");
 
 /// The executors of a server: name, slots and share of each.
 fn listed(host: &Host) -> Vec<(String, u64, u64)> {
@@ -30,7 +32,12 @@ fn add(host: &Host, order: &str) {
 
 /// The executor of the default configuration.
 fn first() -> (String, u64, u64) {
-    ("cpu0/demo".to_owned(), 8, 1)
+    by_default("cpu0/demo")
+}
+
+/// An executor on default terms.
+fn by_default(name: &str) -> (String, u64, u64) {
+    (name.to_owned(), 8, 1)
 }
 
 #[test]
@@ -130,4 +137,78 @@ fn an_executor_that_cannot_be_added_is_told_and_tried_again_until_it_is_forgotte
             .unwrap()
             .contains("lost")
     );
+}
+
+#[test]
+fn an_executor_of_a_model_of_the_configuration_comes_back_with_that_model_alone() {
+    let config = format!("[[models]]\nname = 'big'\npath = '{FOLDER}'\n");
+    let mut host = Host::start(&config);
+    add(&host, r#"{"name": "big", "executor": "second"}"#);
+    // Only the embedded model could have that name now.
+    host.restart("");
+    assert_eq!(listed(&host), [first()]);
+    let told = "there is no model `big`; there are: demo";
+    assert!(host.log().contains(told), "{}", host.log());
+    host.restart(&config);
+    assert_eq!(listed(&host), ["cpu0/big", "second"].map(by_default));
+    // As the order came.
+    let kept = r#"{"version": 1, "executors": [{"name": "big", "executor": "second"}]}"#;
+    fs::write(host.path(FILE), kept).unwrap();
+    for (config, expected) in [
+        (&*config, &["cpu0/big", "second"].map(by_default)[..]),
+        ("", &[first()]),
+    ] {
+        host.restart(config);
+        assert_eq!(listed(&host), expected);
+    }
+}
+
+#[test]
+fn an_executor_comes_back_with_the_model_of_the_order_that_loaded_it() {
+    let mut host = Host::start("");
+    let folder = host.path("big");
+    symlink(FOLDER, &folder).unwrap();
+    let big = format!(
+        r#"{{"name": "big", "path": "{}", "executor": "one"}}"#,
+        folder.display()
+    );
+    add(&host, &big);
+    add(&host, r#"{"name": "big", "executor": "two"}"#);
+    // Of these the first is given the embedded model.
+    add(&host, r#"{"name": "small", "executor": "three"}"#);
+    add(&host, r#"{"name": "small", "executor": "four"}"#);
+    for gone in ["one", "three"] {
+        let (status, said) = host.ask("DELETE", &format!("{EXECUTORS}/{gone}"), "");
+        assert_eq!(status, 202, "{said}");
+    }
+    let [two, four] = ["two", "four"].map(by_default);
+    host.restart("");
+    assert_eq!(listed(&host), [first(), two, four.clone()]);
+    fs::remove_file(folder).unwrap();
+    host.restart("");
+    assert_eq!(listed(&host), [first(), four]);
+    let told = "an executor that an operator added is not there";
+    assert!(host.log().contains(told), "{}", host.log());
+}
+
+#[test]
+fn an_order_that_replaces_a_kept_one_comes_after_the_one_that_loads_its_model() {
+    let mut host = Host::start("");
+    let kept = format!(
+        r#"{{"version": 1, "executors": [
+            {{"name": "lost", "path": "/nowhere", "executor": "again"}},
+            {{"name": "big", "path": "{FOLDER}", "executor": "loader"}}
+        ]}}"#
+    );
+    fs::write(host.path(FILE), kept).unwrap();
+    host.restart("");
+    let [loader, again] = ["loader", "again"].map(by_default);
+    assert_eq!(listed(&host), [first(), loader.clone()]);
+    add(&host, r#"{"models": ["big"], "executor": "again"}"#);
+    // The order of later starts is that of the file, which each of them writes.
+    for _ in 0..2 {
+        host.restart("");
+        let expected = [first(), loader.clone(), again.clone()];
+        assert_eq!(listed(&host), expected);
+    }
 }

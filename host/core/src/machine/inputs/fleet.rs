@@ -92,6 +92,7 @@ impl Machine {
         self.ledger.set_health(id, health, &mut self.out);
         if health == Health::Draining {
             self.drop_reservations_on(id);
+            self.turn_back_stranded(id);
         }
     }
 

@@ -76,8 +76,7 @@ impl Tenure {
     }
 }
 
-/// The part of an executor's contents that was there when its terms were changed, and may be more than they
-/// allow.
+/// The part of an executor's contents that was there when its terms were changed, and may exceed them.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Surplus {
@@ -287,11 +286,11 @@ impl Executor {
                 || self.has_queue_room(RequestClass::Throughput))
     }
 
-    /// True if what waits in its queue may wait for ever: it does not answer, or has no room and leaves.
+    /// True if what waits in its queue may wait for ever: it does not answer, or has no room and drains.
     pub(crate) fn strands_queue(&self) -> bool {
         match self.availability {
             Availability::Open => false,
-            Availability::Busy => self.attachment == Attachment::Detaching,
+            Availability::Busy => self.health_seen() == Health::Draining,
             Availability::Silent => true,
         }
     }
