@@ -16,7 +16,7 @@ use pointsman_core::{
 use pointsman_journal::{
     Folder, JournalMonitor, JournalReader, JournalSettings, JournalStats, JournalWriter,
 };
-use pointsman_policy::{Patience, PolicyHost, PolicyRecorder, PolicySource, start};
+use pointsman_policy::{Patience, PolicyHost, PolicyRecorder, PolicySource, Restarts, start};
 use pointsman_policy_cli::Verdict;
 use pointsman_policy_cli::journal::{self, ReplayArgs};
 use pointsman_replay::{ComponentCache, JournalRecorder, Replay};
@@ -88,6 +88,8 @@ pub enum Orders {
     Default,
     /// A policy that traps at every twentieth question, with the default behind it.
     Trapping,
+    /// The same, whose fresh instances are made and told everything by other threads.
+    TrappingElsewhere,
     /// A policy whose snapshots are too large, so that they soon end, with the default behind it.
     Hoarding,
     /// The default policy; the one on `admission` is struck before every other turn ends.
@@ -191,20 +193,38 @@ fn host(orders: Orders) -> Result<PolicyHost> {
         snapshot_every: 16,
         ..Patience::default()
     };
-    let mut host = PolicyHost::new(patience);
+    let restarts = match orders {
+        Orders::TrappingElsewhere => Restarts::Elsewhere,
+        Orders::Default | Orders::Trapping | Orders::Hoarding | Orders::Struck => {
+            Restarts::AtTheQuestion
+        }
+    };
+    let mut host = PolicyHost::new(patience).with_restarts(restarts);
     for (name, hooks) in fleet::DEFAULTS {
         let policy = host.add(start(defaults.source(name, Flavour::Component)?)?)?;
         host.bind(Micros(0), policy, HookSet::from_iter(hooks.iter().copied()))?;
     }
     let before = match orders {
         Orders::Default | Orders::Struck => None,
-        Orders::Trapping => Some(r#"{"outrage": "trap", "calls": ["order"], "good-calls": 20}"#),
+        Orders::Trapping | Orders::TrappingElsewhere => {
+            Some(r#"{"outrage": "trap", "calls": ["order"], "good-calls": 20}"#)
+        }
         Orders::Hoarding => Some(r#"{"outrage": "gigabyte", "calls": ["snapshot"]}"#),
     };
     if let Some(json) = before {
         let component = fleet::load(&engine, "test/hostile")?;
         let settings = fleet::settings(json);
-        let source = PolicySource::component(&component, &settings, Limits::default());
+        let defaults = Limits::default();
+        let observe_rows = match restarts {
+            Restarts::AtTheQuestion => defaults.observe_rows,
+            // What one call tells would be told at the question.
+            Restarts::Elsewhere => 1,
+        };
+        let limits = Limits {
+            observe_rows,
+            ..defaults
+        };
+        let source = PolicySource::component(&component, &settings, limits);
         let policy = host.add(start(source)?)?;
         host.bind(Micros(0), policy, HookSet::from_iter([Hook::Priority]))?;
     }
@@ -283,6 +303,7 @@ fn play(plan: Plan, recorder: Option<JournalRecorder>) -> Result<Played> {
             strike(&mut world);
         }
         waited += turn(&mut world, &shared);
+        waited += wait_for_instances(&world.policies.inner);
         n += 1;
     }
     let end = world.now().after(Micros(100_000_000));
@@ -375,6 +396,17 @@ fn wait_for_disk(monitor: &JournalMonitor) -> Duration {
     let time = clock();
     let began = time();
     while monitor.queued() > 0 && time() - began < PATIENCE {
+        thread::yield_now();
+    }
+    time() - began
+}
+
+/// Waits until the instances that other threads make or tell are there: a simulated back-off is
+/// shorter than that takes.
+fn wait_for_instances(host: &PolicyHost) -> Duration {
+    let time = clock();
+    let began = time();
+    while host.runners().any(|(_, runner)| runner.is_underway()) && time() - began < PATIENCE {
         thread::yield_now();
     }
     time() - began

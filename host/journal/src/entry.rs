@@ -42,7 +42,8 @@ pub enum Entry<'a> {
     Keyframe(Box<Keyframe>),
     /// A place where entries are missing.
     Gap(Gap),
-    /// The collection of everything that a policy which is taken in later will be told.
+    /// The collection of everything that a policy which is taken in later will be told; right after
+    /// `Restarted`, that the fresh instance is told before its first question.
     Briefed(Briefed),
     /// The start of a fresh instance, after a fault, a strike or a rollback of the old one.
     Restarted(Restarted),
@@ -82,10 +83,10 @@ pub struct Decision<'a> {
     pub fuel: u64,
 }
 
-/// A collection of the machine's rows, for one policy that is taken in later.
+/// A collection of the machine's rows, for one policy that is taken in later, or for a fresh instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Briefed {
-    /// Time between two rounds, in µs.
+    /// Time of the collection, in µs.
     pub now: Micros,
     /// The kinds of rows that the policy's hooks read.
     pub needs: Needs,
@@ -95,7 +96,9 @@ pub struct Briefed {
 }
 
 /// A fresh instance of a policy, started between the decision before this entry and the one after
-/// it.
+/// it. It is told everything with its first question; or, if [`Briefed`] follows, the rows of the next
+/// decision before it is asked a later one. Where something ends it before it is asked, such as a
+/// keyframe, the one in its place has the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarted {
     /// The policy's number in the [`Roster`].

@@ -36,12 +36,18 @@ pub(crate) struct Script {
     pub(crate) refuses_state: Option<String>,
     pub(crate) failing: Vec<Failing>,
     pub(crate) state: Vec<u8>,
-    /// Fuel of each call.
+    /// Fuel of each call but `observe`.
     pub(crate) fuel: u64,
+    /// Fuel of each `observe`.
+    pub(crate) observe_fuel: u64,
+    /// Number of lines that it logs with each question.
+    pub(crate) lines: usize,
     /// Calls of all instances, in order.
     pub(crate) calls: Vec<String>,
     /// A gate that each `configure` waits at until it is let through; absent: none does.
     pub(crate) gate: Option<Gate>,
+    /// A gate that each `observe` of everything waits at until it is let through; absent: none does.
+    pub(crate) gate_of_everything: Option<Gate>,
 }
 
 /// The end of a channel that lets one through for each message.
@@ -73,9 +79,24 @@ pub(crate) fn scripted(name: &str) -> Handle {
         failing: Vec::new(),
         state: vec![7],
         fuel: 11,
+        observe_fuel: 0,
+        lines: 1,
         calls: Vec::new(),
         gate: None,
+        gate_of_everything: None,
     })))
+}
+
+fn gated() -> (Sender<()>, Gate) {
+    let (open, gate) = mpsc::channel();
+    (open, Arc::new(Mutex::new(gate)))
+}
+
+/// Waits at a gate, if there is one, until it is let through.
+fn pass(gate: Option<Gate>) {
+    if let Some(gate) = gate {
+        let _let_through = gate.lock().unwrap().recv_timeout(GATE_WAIT);
+    }
 }
 
 /// The rows that a scripted policy is told, unless it is told otherwise.
@@ -96,9 +117,21 @@ impl Handle {
 
     /// Has each `configure` from now on wait for a message through the returned sender.
     pub(crate) fn gate(&self) -> Sender<()> {
-        let (open, gate) = mpsc::channel();
-        self.set(|script| script.gate = Some(Arc::new(Mutex::new(gate))));
+        let (open, gate) = gated();
+        self.set(|script| script.gate = Some(gate));
         open
+    }
+
+    /// Has each `observe` of everything from now on wait for a message through the returned sender.
+    pub(crate) fn gate_of_everything(&self) -> Sender<()> {
+        let (open, gate) = gated();
+        self.set(|script| script.gate_of_everything = Some(gate));
+        open
+    }
+
+    /// True while a source or an instance of it is left.
+    pub(crate) fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// Takes the calls since the last time.
@@ -115,7 +148,11 @@ impl Handle {
         let name = self.0.lock().unwrap().description.name.clone();
         PolicySource::native(
             Digest::of(name.as_bytes()),
-            move || Box::new(Scripted(handle.clone())),
+            move || {
+                let handle = handle.clone();
+                let is_told = false;
+                Box::new(Scripted { handle, is_told })
+            },
             &Map::new(),
             limits,
         )
@@ -134,38 +171,47 @@ impl Handle {
     }
 }
 
-struct Scripted(Handle);
+struct Scripted {
+    handle: Handle,
+    /// True after an `observe`, until the next question.
+    is_told: bool,
+}
 
 impl Instance for Scripted {
     fn hooks(&self) -> HookSet {
-        self.0.0.lock().unwrap().hooks
+        self.handle.0.lock().unwrap().hooks
     }
 
     fn describe(&mut self) -> Result<PolicyDescription, Fault> {
-        Ok(self.0.0.lock().unwrap().description.clone())
+        Ok(self.handle.0.lock().unwrap().description.clone())
     }
 
     fn configure(&mut self, settings: &str, _: &Bounds) -> Result<Result<(), String>, Fault> {
-        self.0
+        self.handle
             .call(format!("configure {settings}"), Some(Failing::Make))?;
         let (refusal, gate) = {
-            let script = self.0.0.lock().unwrap();
+            let script = self.handle.0.lock().unwrap();
             (script.refuses_settings.clone(), script.gate.clone())
         };
-        if let Some(gate) = gate {
-            let _let_through = gate.lock().unwrap().recv_timeout(GATE_WAIT);
-        }
+        pass(gate);
         Ok(refusal.map_or(Ok(()), Err))
     }
 
     fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
+        self.is_told = true;
         let call = format!("observe {now} {extent:?} {}", changes.len());
-        self.0.call(call, Some(Failing::Observe))
+        self.handle.call(call, Some(Failing::Observe))?;
+        if extent == Extent::Everything {
+            let gate = self.handle.0.lock().unwrap().gate_of_everything.clone();
+            pass(gate);
+        }
+        Ok(())
     }
 
     fn ask(&mut self, _: Moment, question: &Question<'_>) -> Result<Reply, Fault> {
+        self.is_told = false;
         if let Question::Admission { arrivals, .. } = question {
-            self.0.call("admit".to_owned(), Some(Failing::Admit))?;
+            self.handle.call("admit".to_owned(), Some(Failing::Admit))?;
             let admit = admission::Verdict {
                 choice: admission::Choice::Admit,
                 reason: 0,
@@ -173,12 +219,12 @@ impl Instance for Scripted {
             return Ok(Reply::Admission(vec![admit; arrivals.len()]));
         }
         if let Question::Priority(requests) = question {
-            self.0.call("order".to_owned(), Some(Failing::Order))?;
+            self.handle.call("order".to_owned(), Some(Failing::Order))?;
             let newest_first = requests.iter().rev().map(|asked| asked.request);
             return Ok(Reply::Priority(newest_first.collect()));
         }
         if let Question::Routing(requests) = question {
-            self.0.call("route".to_owned(), None)?;
+            self.handle.call("route".to_owned(), None)?;
             let nowhere = routing::Verdict {
                 // An executor that does not exist.
                 choice: routing::Choice::Place(vec![ExecutorId(99)]),
@@ -190,7 +236,7 @@ impl Instance for Scripted {
     }
 
     fn explains(&self) -> bool {
-        self.0.0.lock().unwrap().hooks.contains(Hook::Routing)
+        self.handle.0.lock().unwrap().hooks.contains(Hook::Routing)
     }
 
     fn explain(
@@ -199,7 +245,7 @@ impl Instance for Scripted {
         request: &Request,
         _: &Cached,
     ) -> Result<Vec<Candidate>, Fault> {
-        self.0.call("explain".to_owned(), None)?;
+        self.handle.call("explain".to_owned(), None)?;
         Ok(vec![Candidate {
             executor: ExecutorId(4),
             eligible: true,
@@ -209,27 +255,33 @@ impl Instance for Scripted {
     }
 
     fn snapshot(&mut self) -> Result<Vec<u8>, Fault> {
-        self.0
+        self.handle
             .call("snapshot".to_owned(), Some(Failing::Snapshot))?;
-        Ok(self.0.0.lock().unwrap().state.clone())
+        Ok(self.handle.0.lock().unwrap().state.clone())
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<Result<(), String>, Fault> {
-        self.0
+        self.handle
             .call(format!("restore {state:?}"), Some(Failing::Restore))?;
-        let refusal = self.0.0.lock().unwrap().refuses_state.clone();
+        let refusal = self.handle.0.lock().unwrap().refuses_state.clone();
         Ok(refusal.map_or(Ok(()), Err))
     }
 
     fn last_fuel(&self) -> Option<u64> {
-        Some(self.0.0.lock().unwrap().fuel)
+        let script = self.handle.0.lock().unwrap();
+        Some(if self.is_told {
+            script.observe_fuel
+        } else {
+            script.fuel
+        })
     }
 
     fn take_log(&mut self, out: &mut Vec<LogLine>) -> u64 {
-        out.push(LogLine {
+        let lines = self.handle.0.lock().unwrap().lines;
+        out.extend((0..lines).map(|_| LogLine {
             level: LogLevel::Info,
             message: "said".to_owned(),
-        });
+        }));
         2
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! The core's machine asks the [`PolicyHost`]. For each hook it holds the policy in force and the
 //! one that this displaced; where neither answers, the core's built-in rule decides. A policy is
-//! told what changed, then asked. After a fault its instance is dropped, the next policy in line
-//! answers, until a fresh instance is there and the back-off is over ([`Restarts`]). A swap is cheap, since
-//! [`crate::start`] has done the slow part elsewhere.
+//! told what changed, then asked. After a fault its instance is dropped, and the next policy in line
+//! answers until the back-off is over and a fresh instance is there that knows what there is
+//! ([`Restarts`]). A swap is cheap, since [`crate::start`] has done the slow part elsewhere.
 //!
 //! # Invariants
 //! 1. A question has exactly one answer or none, and a fault is reported with the answer to the
@@ -25,6 +25,7 @@ mod commit;
 mod dump;
 mod eject;
 mod event;
+mod log_pace;
 pub(crate) mod member;
 mod probation;
 mod quarantine;
@@ -60,7 +61,7 @@ use probation::Trial;
 pub use probation::{Probation, ProbationProgress, RollbackWhy};
 pub use quarantine::Cause;
 use rebound::Answerers;
-pub use record::{AnswerCost, Began, LastAsked};
+pub use record::{AnswerCost, Began, BriefedElsewhere, LastAsked};
 use retired::GoneNames;
 pub use retired::Retired;
 pub use status::{PolicyStats, PolicyStatus, Quarantined};
@@ -221,9 +222,10 @@ impl PolicyHost {
 
     fn drop_member(&mut self, now: Micros, policy: u32) {
         self.end_shadow(now, policy);
-        let Some(member) = self.members.remove(&policy) else {
+        let Some(mut member) = self.members.remove(&policy) else {
             return;
         };
+        member.end_log(&mut self.shared, now);
         for default in self.defaults.values_mut() {
             default.take_if(|number| *number == policy);
         }

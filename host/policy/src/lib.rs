@@ -37,9 +37,9 @@ mod stats;
 
 pub use description::DescriptionError;
 pub use host::{
-    AnswerCost, Assignment, Began, BindError, Canary, CanaryCounts, CannotClose, Cause, Commit,
-    CommitError, Committed, DumpedCall, FaultDump, Install, LastAsked, MirrorDigest, OnFailure,
-    PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus, Probation,
+    AnswerCost, Assignment, Began, BindError, BriefedElsewhere, Canary, CanaryCounts, CannotClose,
+    Cause, Commit, CommitError, Committed, DumpedCall, FaultDump, Install, LastAsked, MirrorDigest,
+    OnFailure, PolicyEvent, PolicyEventKind, PolicyHost, PolicyStats, PolicyStatus, Probation,
     ProbationProgress, Quarantined, Retired, RollbackWhy,
 };
 pub use mode::{CanaryShare, CanaryUnit, Mode, ModeError, Percent};

@@ -16,7 +16,7 @@ use pointsman_core::{Bounds, Config, FaultKind, Feed, Hook, Micros, Needs, RowKi
 use serde_json::{Map, Value};
 
 use crate::description::{self, DescriptionError};
-use crate::runner::Runner;
+use crate::runner::{Rows, Runner, is_due, observe_metered};
 
 #[cfg(test)]
 mod tests;
@@ -269,8 +269,8 @@ pub struct Snapshot {
     pub state: Vec<u8>,
 }
 
-/// Everything that a policy must be told before it can take over, collected at one time. Only later
-/// changes are missing.
+/// Everything that a policy, or a fresh instance of it, must be told before it can take over, collected
+/// at one time. Only later changes are missing.
 #[derive(Debug)]
 pub struct Briefing {
     pub(crate) at: Micros,
@@ -295,15 +295,33 @@ impl Briefing {
     /// Collects all rows of `view` for a policy with these needs.
     #[must_use]
     pub fn new(view: &View<'_>, at: Micros, needs: Needs) -> Self {
+        Self::of_rows(view, at, needs)
+    }
+
+    pub(crate) fn of_rows(rows: &dyn Rows, at: Micros, needs: Needs) -> Self {
         let mut feed = Feed::new(needs);
         let mut changes = Vec::new();
-        let extent = feed.changes(view, needs.decided(), &mut changes);
+        let extent = rows.changes(&mut feed, needs.decided(), &mut changes);
         Self {
             at,
             feed,
             extent,
             changes,
         }
+    }
+
+    /// Tells an instance all of it, as long as it `is_wanted`. Returns the fuel of that.
+    pub(crate) fn tell(
+        &self,
+        instance: &mut dyn Instance,
+        limits: &Limits,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<u64, Fault> {
+        if !is_due(self.extent, &self.changes) {
+            return Ok(0);
+        }
+        let when = (self.at, self.extent);
+        observe_metered(instance, limits, when, &self.changes, is_wanted)
     }
 }
 

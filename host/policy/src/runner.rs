@@ -25,7 +25,7 @@ use pointsman_core::{
 };
 
 use crate::compare::{self, walks_beside};
-use crate::host::{DumpedCall, FaultDump};
+use crate::host::{BriefedElsewhere, DumpedCall, FaultDump};
 use crate::patience::Patience;
 use crate::policy::{Briefing, PolicySource, Restored, Snapshot, StartError};
 use crate::stats::Stopwatch;
@@ -83,6 +83,8 @@ pub struct Runner {
 pub struct InstanceCounters {
     /// Instances so far, the present one included.
     pub generation: u32,
+    /// Fresh instances that were told what there was before the question that they were made for.
+    pub briefed: u64,
     /// Fuel of its last question, the changes told before it not included; 0 for a native one.
     pub fuel: u64,
     /// Most fuel of one question.
@@ -95,14 +97,18 @@ pub struct InstanceCounters {
     pub snapshots_kept: u64,
 }
 
-/// A reply and its cost.
+/// A reply and its cost, with that of what the policy was told before the question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// The policy's answer.
     pub reply: Reply,
     /// Fuel of the question; absent: the policy is not metered.
     pub fuel: Option<u64>,
-    /// Wall-clock time of the question in nanoseconds, for people only.
+    /// Fuel of the changes that were told before it. To be told everything does not count: no
+    /// question is the cause of that.
+    pub told_fuel: u64,
+    /// Wall-clock time of the question and of all that was told before it, in nanoseconds, for
+    /// people only.
     pub nanos: u64,
 }
 
@@ -114,15 +120,18 @@ pub(crate) struct Woken {
     /// The state it was offered.
     pub(crate) state: Option<Vec<u8>>,
     pub(crate) restored: Restored,
+    /// True if it was told what there is before the question, as [`BriefedElsewhere`] says.
+    pub(crate) was_briefed: bool,
 }
 
 /// Results of calls besides their answers, for the owner to fetch.
 #[derive(Default)]
 pub(crate) struct Output {
     pub(crate) woken: Option<Woken>,
+    pub(crate) briefed: Option<BriefedElsewhere>,
     pub(crate) lines: Vec<LogLine>,
     pub(crate) lines_dropped: u64,
-    /// Instances that faulted: dropping one takes a while.
+    /// Instances that faulted, or came and are not wanted any more: dropping one takes a while.
     pub(crate) retired: Vec<Box<dyn Instance>>,
 }
 
@@ -135,6 +144,18 @@ pub(crate) enum Saved {
     Kept,
     /// The snapshot has this many bytes, more than are kept. No other one will be taken.
     TooLarge(usize),
+}
+
+// === impl Answered ===
+
+impl Answered {
+    /// Fuel of the question and of the changes that were told before it; absent: the policy is not
+    /// metered.
+    #[must_use]
+    pub fn fuel_in_all(&self) -> Option<u64> {
+        let fuel = self.fuel?;
+        Some(fuel.saturating_add(self.told_fuel))
+    }
 }
 
 // === impl Runner: starting ===
@@ -192,18 +213,12 @@ impl Runner {
     /// # Errors
     /// If it faults.
     pub fn brief(&mut self, briefing: Briefing) -> Result<(), StartError> {
-        let Briefing {
-            at,
-            feed,
-            extent,
-            changes,
-        } = briefing;
         let limits = *self.source.limits();
         let told = self
             .instance()
-            .and_then(|instance| observe_all(instance, &limits, (at, extent), &changes));
+            .and_then(|instance| briefing.tell(instance, &limits, || true));
         told.map_err(|fault| self.source.blamed(fault))?;
-        self.feed = feed;
+        self.feed = briefing.feed;
         Ok(())
     }
 
@@ -358,13 +373,14 @@ impl Runner {
             return Ok(Answered {
                 reply,
                 fuel: None,
+                told_fuel: 0,
                 nanos: 0,
             });
         }
-        let answered = self
-            .wake()
-            .and_then(|()| self.tell(rows, self.kinds(question), at.now))
-            .and_then(|()| self.put(at, question));
+        let kinds = self.kinds(question);
+        let answered = self.put(at, question, |it, row_fuel| {
+            it.tell((rows, kinds), at.now, row_fuel)
+        });
         if let Ok(answered) = &answered {
             let needs = &self.description.needs;
             self.feed.named.by_reply(needs, question, &answered.reply);
@@ -393,20 +409,28 @@ impl Runner {
         at: Moment,
         question: &Question<'_>,
     ) -> Result<Answered, Fault> {
-        let answered = self
-            .wake()
-            .and_then(|()| self.observe(at.now, extent, changes))
-            .and_then(|()| self.put(at, question));
+        let answered = self.put(at, question, |it, _| it.observe(at.now, extent, changes));
         self.settle(at.now, answered)
     }
 
-    fn put(&mut self, at: Moment, question: &Question<'_>) -> Result<Answered, Fault> {
+    /// Has `tell` tell the policy what is new, which returns the fuel of that, then asks. Where
+    /// there is no instance, a fresh one is made first; `tell` gets the fuel of a row that this one was
+    /// told before.
+    fn put(
+        &mut self,
+        at: Moment,
+        question: &Question<'_>,
+        tell: impl FnOnce(&mut Self, u64) -> Result<u64, Fault>,
+    ) -> Result<Answered, Fault> {
+        let row_fuel = self.wake()?;
         let stopwatch = Stopwatch::start();
+        let told_fuel = tell(self, row_fuel)?;
         let instance = self.instance()?;
         let reply = instance.ask(at, question)?;
         Ok(Answered {
             fuel: instance.last_fuel(),
             reply,
+            told_fuel,
             nanos: stopwatch.nanos(),
         })
     }
@@ -435,28 +459,40 @@ impl Runner {
         self.description.needs.of(question.hook())
     }
 
-    /// Brings its mirror up to date in rows of these kinds.
-    fn tell(&mut self, rows: &dyn Rows, kinds: RowKinds, now: Micros) -> Result<(), Fault> {
+    /// Brings its mirror up to date in rows of these kinds, at the pace of a fresh instance
+    /// ([`Self::check_pace`]). Returns the fuel of [`Self::observe`].
+    fn tell(
+        &mut self,
+        (rows, kinds): (&dyn Rows, RowKinds),
+        now: Micros,
+        row_fuel: u64,
+    ) -> Result<u64, Fault> {
         let mut changes = std::mem::take(&mut self.changes);
         let extent = rows.changes(&mut self.feed, kinds, &mut changes);
-        let told = self.observe(now, extent, &changes);
+        let checked = self.check_pace(row_fuel, changes.len());
+        let told = checked.and_then(|()| self.observe(now, extent, &changes));
         // Its memory is kept, and not the rows: the machine copies a row that somebody holds before it changes it.
         changes.clear();
         self.changes = changes;
         told
     }
 
-    /// Tells it `changes`, if there is anything to tell.
-    fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
+    /// Tells it `changes`, if there is anything to tell. Returns the fuel of that, which is 0 where
+    /// the policy is told everything.
+    fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<u64, Fault> {
         let Life::Up(instance) = &mut self.life else {
-            return Ok(());
+            return Ok(0);
         };
-        if changes.is_empty() && extent == Extent::SinceLast {
-            return Ok(());
+        if !is_due(extent, changes) {
+            return Ok(0);
         }
         self.counters.observes += 1;
         let limits = self.source.limits();
-        observe_all(instance.as_mut(), limits, (now, extent), changes)
+        let fuel = observe_metered(instance.as_mut(), limits, (now, extent), changes, || true)?;
+        Ok(match extent {
+            Extent::SinceLast => fuel,
+            Extent::Everything => 0,
+        })
     }
 }
 
@@ -494,6 +530,11 @@ impl fmt::Debug for Runner {
     }
 }
 
+/// True if there is something to tell.
+pub(crate) fn is_due(extent: Extent, changes: &[Change]) -> bool {
+    extent == Extent::Everything || !changes.is_empty()
+}
+
 /// Tells an instance `changes`, in as many calls as its limits demand, `extent` with the first.
 ///
 /// # Errors
@@ -501,12 +542,27 @@ impl fmt::Debug for Runner {
 pub fn observe_all(
     instance: &mut dyn Instance,
     limits: &Limits,
-    (now, extent): (Micros, Extent),
+    when: (Micros, Extent),
     changes: &[Change],
 ) -> Result<(), Fault> {
+    observe_metered(instance, limits, when, changes, || true).map(drop)
+}
+
+/// [`observe_all`] as long as it `is_wanted`, which returns the fuel of all its calls.
+pub(crate) fn observe_metered(
+    instance: &mut dyn Instance,
+    limits: &Limits,
+    (now, extent): (Micros, Extent),
+    changes: &[Change],
+    is_wanted: impl Fn() -> bool,
+) -> Result<u64, Fault> {
     let rows_max = limits.rows_at_once();
     let (first, rest) = changes.split_at(changes.len().min(rows_max));
     instance.observe(now, extent, first)?;
-    rest.chunks(rows_max)
-        .try_for_each(|chunk| instance.observe(now, Extent::SinceLast, chunk))
+    let mut fuel = instance.last_fuel().unwrap_or(0);
+    for chunk in rest.chunks(rows_max).take_while(|_| is_wanted()) {
+        instance.observe(now, Extent::SinceLast, chunk)?;
+        fuel = fuel.saturating_add(instance.last_fuel().unwrap_or(0));
+    }
+    Ok(fuel)
 }

@@ -49,6 +49,12 @@ impl PassedOver {
         self.is_passing()
     }
 
+    /// Returns whether an entry that is heard next is the header of another run than the one that is
+    /// being read.
+    pub(crate) fn begins_run(&self, next: &Located) -> bool {
+        matches!(&next.entry, Entry::Header(header) if Some(header.started_unix_ms) != self.started)
+    }
+
     /// Hears that the machine of a keyframe cannot be read, with the error that says so. The caller
     /// goes on with the next keyframe.
     pub fn unreadable(&mut self, error: ReplayError) {

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! 1. Facts that a replay cannot find out by itself come before the decision that depends on them:
-//!    new policies with code and state, and fresh instances with the state they were offered.
+//!    new policies with code and state, and fresh instances with the state they were offered and with
+//!    what they were told elsewhere (`tests/tests/operating/replay.rs`).
 //! 2. After a keyframe every policy is told everything anew, here and in a replay that begins
 //!    there.
 //! 3. What policies log, which no replay reads, takes no more of a journal than all the rest; the
@@ -18,7 +19,9 @@ use pointsman_journal::{
     Blob, Bound, Briefed, Chain, Decision, Entry, JournalMonitor, JournalWriter, Keyframe,
     PolicyEventEntry, Restarted, Saved, crc32,
 };
-use pointsman_policy::{Began, Briefing, PolicyEvent, PolicyEventKind, PolicyHost, PolicyRecorder};
+use pointsman_policy::{
+    Began, BriefedElsewhere, Briefing, PolicyEvent, PolicyEventKind, PolicyHost, PolicyRecorder,
+};
 
 use crate::roster::{self, InFull};
 
@@ -97,20 +100,32 @@ impl JournalRecorder {
         }
     }
 
-    /// Records the fresh instances that were made to answer the last question.
+    /// Records the fresh instances that were made to answer the last question. Those that were told
+    /// what there is elsewhere are recorded already.
     fn began(&mut self, began: &[Began]) {
-        for Began {
-            policy,
-            generation,
-            state,
-        } in began
-        {
-            self.writer.write(&Entry::Restarted(Restarted {
-                policy: *policy,
-                generation: *generation,
-                state: state.clone().map(Blob),
+        for began in began.iter().filter(|began| !began.was_briefed) {
+            self.restarted(began.policy, began.generation, began.state.as_deref());
+        }
+    }
+
+    /// Records the fresh instances that are told elsewhere, from the last question on, what there is.
+    fn told_elsewhere(&mut self, now: Micros, briefed: &[(u32, BriefedElsewhere)]) {
+        for (policy, briefed) in briefed {
+            self.restarted(*policy, briefed.generation, briefed.state.as_deref());
+            self.writer.write(&Entry::Briefed(Briefed {
+                now,
+                needs: briefed.needs,
+                told: briefed.told,
             }));
         }
+    }
+
+    fn restarted(&mut self, policy: u32, generation: u32, state: Option<&[u8]>) {
+        self.writer.write(&Entry::Restarted(Restarted {
+            policy,
+            generation,
+            state: state.map(|state| Blob(state.to_vec())),
+        }));
     }
 
     /// Records the number of lines that found no room.
@@ -160,6 +175,7 @@ impl PolicyRecorder for JournalRecorder {
     fn ask(&mut self, host: &mut PolicyHost, asked: &Asked<'_>) -> Answer<Reply> {
         let answer = host.ask(asked);
         let last = host.last_asked();
+        self.told_elsewhere(asked.at.now, &last.briefed);
         self.began(&last.began);
         let counters = last.counters.unwrap_or_default();
         self.writer.write(&Entry::Decision(Decision {

@@ -15,6 +15,9 @@
 //!    (`tests/tests/operating/replay.rs`).
 //! 3. Runs of other versions are passed over, and fail a replay only where there is no other
 //!    (`runs_of_others_are_passed_over_and_fail_alone` there).
+//! 4. The header of another run ends the run before it, as the end of the journal does
+//!    (`another_run_is_no_gap_and_may_follow_one_that_was_cut_off` and
+//!    `the_last_round_of_a_run_is_compared_before_another_run_and_found_at_its_own_place` there).
 //!
 //! # Not repeated
 //! Faults of the clock ([`FaultKind::Deadline`]) or of a failed start are taken from the journal.
@@ -40,6 +43,7 @@ use pointsman_journal::{Entry, Keyframe, Located, PolicyRecord, ReadError, text_
 use crate::components::ComponentCache;
 use crate::passed_over::PassedOver;
 pub(crate) use answers::End;
+use answers::Place;
 use run::ReplayRun;
 pub use what_if::{HookComparison, WhatIf, WhatIfTally};
 
@@ -69,6 +73,8 @@ pub struct ReplayTally {
     pub keyframes: u64,
     /// Snapshots of policies that were the same.
     pub snapshots: u64,
+    /// Fresh instances that were asked after they had been told elsewhere what there was.
+    pub briefed: u64,
     /// Fresh beginnings at a keyframe, after missing or damaged entries.
     pub restarts: u64,
     /// Entries that were skipped because no keyframe came before them.
@@ -194,12 +200,23 @@ pub struct Replay {
     /// The policy that is asked instead of the journal's.
     what_if: Option<Box<WhatIf>>,
     run: Option<ReplayRun>,
-    has_begun: bool,
+    beginning: Beginning,
     passed_over: PassedOver,
     /// Version of wasmtime of the recording build.
     wasmtime: String,
     tally: ReplayTally,
     context: Vec<(u64, String)>,
+}
+
+/// The keyframe that a replay begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beginning {
+    /// None was found yet.
+    Awaited,
+    /// One was found, and nothing that follows it is missing.
+    Found,
+    /// Entries that follow it are missing or damaged: the next keyframe is a fresh beginning.
+    Lost,
 }
 
 /// Parts of a replay that each step of a run needs.
@@ -219,7 +236,7 @@ impl Replay {
             components,
             what_if: None,
             run: None,
-            has_begun: false,
+            beginning: Beginning::Awaited,
             passed_over: PassedOver::default(),
             wasmtime: WASMTIME_VERSION.to_owned(),
             tally: ReplayTally::default(),
@@ -239,7 +256,7 @@ impl Replay {
     /// True once a keyframe was found to begin with.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        self.has_begun
+        self.beginning != Beginning::Awaited
     }
 
     /// Counters so far.
@@ -267,8 +284,8 @@ impl Replay {
     /// # Errors
     /// If the journal cannot be replayed.
     pub fn take(&mut self, located: Located) -> Result<Option<Box<Difference>>, ReplayError> {
-        if self.passed_over.hear(&located) {
-            self.run = None;
+        let begins_run = self.passed_over.begins_run(&located);
+        if self.passed_over.hear(&located) && !begins_run {
             return Ok(None);
         }
         let Located {
@@ -279,15 +296,16 @@ impl Replay {
         let line = text_line(&entry);
         let done = match entry {
             Entry::Header(header) => {
+                let ended = if begins_run { self.end_run() } else { Ok(()) };
                 self.wasmtime = header.wasmtime;
-                Ok(())
+                ended
             }
             Entry::Keyframe(keyframe) => {
                 let done = self.keyframe(*keyframe);
                 done.map_err(|stop| located_in(stop, &file, offset))
             }
             Entry::Gap(_) => {
-                self.run = None;
+                self.lose();
                 Ok(())
             }
             entry @ (Entry::Input { .. }
@@ -298,7 +316,7 @@ impl Replay {
             | Entry::PolicyEvent(_)
             | Entry::Briefed(_)
             | Entry::Restarted(_)
-            | Entry::Saved(_)) => self.act(entry, offset),
+            | Entry::Saved(_)) => self.act(entry, (Arc::clone(&file), offset)),
         };
         let difference = match done {
             Ok(()) => None,
@@ -307,7 +325,7 @@ impl Replay {
                 None
             }
             Err(Stop::Error(error)) => return Err(error),
-            Err(Stop::Differs(mismatch)) => Some(self.difference(mismatch, file, offset)),
+            Err(Stop::Differs(mismatch)) => Some(self.difference(mismatch, (file, offset))),
         };
         if self.context.len() == CONTEXT_MAX {
             self.context.remove(0);
@@ -318,7 +336,7 @@ impl Replay {
 
     /// Notes damage in the journal: the replay goes on with the next keyframe.
     pub fn damaged(&mut self, _: &ReadError) {
-        self.run = None;
+        self.lose();
     }
 
     /// Ends the replay with the end of the journal. A round whose decisions were cut off is no
@@ -327,49 +345,62 @@ impl Replay {
     /// # Errors
     /// If the journal cannot be replayed, or all runs of it were passed over.
     pub fn finish(&mut self) -> Result<Option<Box<Difference>>, ReplayError> {
-        let Some(mut run) = self.run.take() else {
+        if self.run.is_none() {
             let reason = self.passed_over.take_reason();
-            let reason = reason.filter(|_| !self.has_begun);
+            let reason = reason.filter(|_| !self.has_begun());
             return reason.map_or(Ok(None), Err);
-        };
-        let at = run.at();
-        match run.finish(&mut self.context_of()) {
+        }
+        match self.end_run() {
             Ok(()) => Ok(None),
             Err(Stop::Error(error)) => Err(error),
             Err(Stop::Differs(mismatch)) => {
-                self.run = Some(run);
-                let file = Path::new("end of the journal").into();
-                Ok(Some(self.difference(
-                    mismatch,
-                    file,
-                    at.unwrap_or_default(),
-                )))
+                let end = (Path::new("end of the journal").into(), 0);
+                Ok(Some(self.difference(mismatch, end)))
             }
         }
     }
 
+    /// Ends the run, if there is one. Its last round may have been cut off.
+    fn end_run(&mut self) -> Result<(), Stop> {
+        let Some(mut run) = self.run.take() else {
+            return Ok(());
+        };
+        let done = run.finish(&mut self.context_of());
+        // A difference has its place from the run.
+        self.run = done.is_err().then_some(run);
+        done
+    }
+
+    /// Gives the run up, as entries of it are missing or damaged. Before its first keyframe there is nothing to lose.
+    fn lose(&mut self) {
+        if self.run.take().is_some() {
+            self.beginning = Beginning::Lost;
+        }
+    }
+
     fn keyframe(&mut self, keyframe: Keyframe) -> Result<(), Stop> {
-        if let Some(mut run) = self.run.take()
-            && run.round_is_before(&keyframe)
-        {
-            let done = run.keyframe(&keyframe, &mut self.context_of());
-            self.run = Some(run);
-            return done;
+        if let Some(mut run) = self.run.take() {
+            if run.round_is_before(&keyframe) {
+                let done = run.keyframe(&keyframe, &mut self.context_of());
+                self.run = Some(run);
+                return done;
+            }
+            self.beginning = Beginning::Lost;
         }
         let run = ReplayRun::new(keyframe, &mut self.context_of())?;
-        self.tally.restarts += u64::from(self.has_begun);
-        self.has_begun = true;
+        self.tally.restarts += u64::from(self.beginning == Beginning::Lost);
+        self.beginning = Beginning::Found;
         self.run = Some(run);
         Ok(())
     }
 
-    fn act(&mut self, entry: Entry<'static>, offset: u64) -> Result<(), Stop> {
+    fn act(&mut self, entry: Entry<'static>, place: Place) -> Result<(), Stop> {
         let Some(mut run) = self.run.take() else {
             let is_for_people = matches!(entry, Entry::PolicyEvent(_));
             self.tally.skipped += u64::from(!is_for_people);
             return Ok(());
         };
-        let done = run.act(entry, offset, &mut self.context_of());
+        let done = run.act(entry, place, &mut self.context_of());
         self.run = Some(run);
         done
     }
@@ -383,12 +414,14 @@ impl Replay {
         }
     }
 
-    fn difference(&self, mismatch: Mismatch, file: Arc<Path>, offset: u64) -> Box<Difference> {
+    /// The difference at the place that the run names, or else at `read`, where it was noticed.
+    fn difference(&self, mismatch: Mismatch, read: Place) -> Box<Difference> {
         let run = self.run.as_ref();
+        let (file, offset) = run.and_then(ReplayRun::at).unwrap_or(read);
         let context = self.context.iter();
         Box::new(Difference {
             file,
-            offset: run.and_then(ReplayRun::at).unwrap_or(offset),
+            offset,
             now: run.map_or(Micros(0), ReplayRun::now),
             round: run.map_or(Round(0), ReplayRun::round),
             what: mismatch.what,

@@ -96,15 +96,16 @@ impl Retelling {
                 return Ok(());
             }
             // These may stand between the decisions of a round, and are about policies alone.
-            Entry::PolicyEvent(_) | Entry::Restarted(_) | Entry::Saved(_) => return Ok(()),
+            Entry::PolicyEvent(_) | Entry::Briefed(_) | Entry::Restarted(_) | Entry::Saved(_) => {
+                return Ok(());
+            }
             entry @ (Entry::Header(_)
             | Entry::Input { .. }
             | Entry::Round { .. }
             | Entry::Bound(_)
             | Entry::Fact(_)
             | Entry::Keyframe(_)
-            | Entry::Gap(_)
-            | Entry::Briefed(_)) => entry,
+            | Entry::Gap(_)) => entry,
         };
         // The run before this file may have been cut off.
         let is_next_file = matches!(entry, Entry::Header(_));

@@ -7,6 +7,7 @@
 )]
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -14,7 +15,7 @@ use std::sync::LazyLock;
 use anyhow::{Result, ensure};
 use pointsman_component::PolicyEngine;
 use pointsman_config::JournalPlace;
-use pointsman_core::{Hook, Machine, Micros, Reply, Stamped};
+use pointsman_core::{Author, Hook, Machine, Micros, Reply, Stamped};
 use pointsman_journal::{Blob, Entry, JournalReader, Located, Roster};
 use pointsman_policy_cli::Verdict;
 use pointsman_policy_cli::journal::{self, JournalCommand, ReplayArgs, ShowArgs};
@@ -135,6 +136,53 @@ fn every_file_can_be_replayed_by_itself() {
     );
 }
 
+/// The number of fresh instances that were told elsewhere what there was, and then answered or
+/// trapped.
+fn asked_after_briefing(entries: &[Located]) -> u64 {
+    let mut asked = 0;
+    let mut waiting = BTreeSet::new();
+    for pair in entries.windows(2) {
+        match (&pair[0].entry, &pair[1].entry) {
+            (Entry::Restarted(restarted), Entry::Briefed(_)) => {
+                waiting.insert(restarted.policy);
+            }
+            (Entry::Restarted(restarted), _) => {
+                waiting.remove(&restarted.policy);
+            }
+            (Entry::Decision(decision), _) => {
+                let asked_last = match decision.answer.author {
+                    Author::Policy(policy) => Some(policy),
+                    Author::BuiltIn => None,
+                };
+                let faults = decision.answer.faults.iter();
+                let faulted = faults.map(|fault| fault.policy);
+                for policy in faulted.chain(asked_last) {
+                    asked += u64::from(waiting.remove(&policy));
+                }
+            }
+            _ => {}
+        }
+    }
+    asked
+}
+
+#[test]
+fn what_a_fresh_instance_was_told_elsewhere_it_is_told_in_a_replay() {
+    let (folder, run) = recorded_with(3000, 100_000, Orders::TrappingElsewhere);
+    assert!(run.faults > 1, "{run:?}");
+    let entries = read(folder.path());
+    let briefed = asked_after_briefing(&entries);
+    assert!(briefed > 1, "{briefed}");
+    let (tally, difference) = replayed(entries);
+    assert_eq!(difference, None);
+    assert_eq!(tally.briefed, briefed);
+    assert_eq!((tally.decisions, tally.faults), (run.decisions, run.faults));
+    for file in files(folder.path()) {
+        let (_, difference) = replayed(read(&file));
+        assert_eq!(difference, None, "{}", file.display());
+    }
+}
+
 #[test]
 fn that_a_policys_snapshots_had_ended_is_known_in_every_file() {
     let (folder, run) = recorded_with(2000, 100_000, Orders::Hoarding);
@@ -230,6 +278,57 @@ fn earlier(
     entries
 }
 
+#[test]
+fn another_run_is_no_gap_and_may_follow_one_that_was_cut_off() {
+    let (folder, run) = recorded(500, 64 << 20);
+    let ours = read(folder.path());
+    let before = earlier(&ours, 1, |_| {});
+    let decision = |located: &Located| matches!(located.entry, Entry::Decision(_));
+    let within_a_round = before.iter().rposition(decision).unwrap();
+    for end in [before.len(), within_a_round] {
+        let (tally, difference) = replayed([&before[..end], &ours[..]].concat());
+        assert_eq!(difference, None);
+        assert_eq!((tally.restarts, tally.skipped), (0, 0));
+        assert!(tally.decisions > run.decisions, "{tally:?}");
+    }
+}
+
+#[test]
+fn the_last_round_of_a_run_is_compared_before_another_run_and_found_at_its_own_place() {
+    let (folder, _) = recorded(500, 64 << 20);
+    let mut ours = read(folder.path());
+    let mut nexts = [
+        earlier(&ours, 1, |_| {}),
+        earlier(&ours, 1, as_of_another_version),
+    ];
+    for located in nexts.iter_mut().flatten() {
+        located.file = Path::new("next.pmj").into();
+    }
+    let routed = |located: &Located| match &located.entry {
+        Entry::Decision(decision) => matches!(decision.answer.value, Some(Reply::Routing(_))),
+        _ => false,
+    };
+    let last = ours.iter().rposition(routed).unwrap();
+    ours.truncate(last + 1);
+    if let Entry::Decision(decision) = &mut ours[last].entry
+        && let Some(Reply::Routing(verdicts)) = &mut decision.answer.to_mut().value
+    {
+        verdicts[0].reason += 1;
+    }
+    let changed = (ours[last].file.clone(), ours[last].offset);
+    for next in nexts {
+        let (_, difference) = replayed([&ours[..], &next[..]].concat());
+        let difference = difference.unwrap();
+        assert_eq!((difference.file, difference.offset), changed);
+    }
+}
+
+fn as_of_another_version(entry: &mut Entry<'static>) {
+    if let Entry::Header(header) = entry {
+        header.pointsman = "0.0.1".to_owned();
+    }
+}
+
 /// The number of rounds in which a machine decided.
 #[derive(Debug, Default)]
 struct RoundCount(u64);
@@ -246,11 +345,7 @@ impl Rounds for RoundCount {
 fn runs_of_others_are_passed_over_and_fail_alone() {
     let (folder, run) = recorded(500, 64 << 20);
     let ours = read(folder.path());
-    let version = earlier(&ours, 1, |entry| {
-        if let Entry::Header(header) = entry {
-            header.pointsman = "0.0.1".to_owned();
-        }
-    });
+    let version = earlier(&ours, 1, as_of_another_version);
     let build = earlier(&ours, 2, |entry| {
         if let Entry::Keyframe(keyframe) = entry {
             keyframe.machine = Blob::default();
@@ -494,6 +589,7 @@ async fn a_large_policy_is_in_the_journal_once_however_often_the_server_starts()
     let args = replay_args(&journal);
     let (said, verdict) = tokio::task::spawn_blocking(move || said(&args)).await?;
     ensure!(verdict == Verdict::Good, "{said}");
+    ensure!(!said.contains("began anew"), "nothing is missing: {said}");
     fs::remove_dir_all(journal.join("components"))?;
     let replayed = tokio::task::spawn_blocking(move || replay_said(&replay_args(&journal))).await?;
     let why = format!("{:#}", replayed.expect_err("the policy is missing"));

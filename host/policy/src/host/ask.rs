@@ -15,6 +15,7 @@ impl PolicyHost {
         let otherwise = self.otherwise(hook);
         let mut faults = Vec::new();
         self.shared.last.began.clear();
+        self.shared.last.briefed.clear();
         self.shared.last.counters = None;
         self.shared.last.cost = None;
         for policy in self.askable(hook).iter(asking.arm) {
@@ -22,7 +23,7 @@ impl PolicyHost {
             let Some(member) = self.members.get_mut(&policy) else {
                 continue;
             };
-            if member.runner.rests(now) {
+            if member.rests(&mut self.shared, asking) {
                 continue;
             }
             match member.ask(&mut self.shared, asking) {

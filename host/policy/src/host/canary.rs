@@ -116,7 +116,7 @@ impl PolicyHost {
 
     /// Puts `policy` in force for the hooks for which it is a canary or a shadow, and returns these
     /// hooks. A shadow starts with the state of the policy that it displaces, if that has the same
-    /// name and state version, and is told everything at its first question. Call it between two
+    /// name and state version, and is told everything before it is asked. Call it between two
     /// rounds.
     ///
     /// # Errors

@@ -80,7 +80,8 @@ pub enum PolicyEventKind {
     Retired,
     /// The policy logged a line.
     Logged(LogLine),
-    /// The policy logged this many lines more than are kept.
+    /// The policy logged this many lines more than are kept or told of. Told once a second at most,
+    /// and when the policy goes.
     LogDropped(u64),
 }
 

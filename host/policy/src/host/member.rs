@@ -3,13 +3,14 @@
 //! # Invariants
 //! 1. A policy is not asked before its back-off is over (`host::tests`).
 
-use pointsman_component::Fault;
+use pointsman_component::{Fault, LogLine};
 use pointsman_core as core;
 use pointsman_core::{FaultKind, Hook, HookSet, Micros, Moment, PolicyFault, Refusal, Reply};
 
 use crate::host::chain::Arm;
 use crate::host::dump::{DumpedCall, Dumps, FaultDump, MirrorDigest};
 use crate::host::event::{Events, PolicyEventKind};
+use crate::host::log_pace::LogPace;
 use crate::host::probation::{Booked, Record, Trial};
 use crate::host::record::{AnswerCost, Began, LastAsked};
 use crate::host::retired::Retired;
@@ -49,6 +50,7 @@ pub(crate) struct Member {
     pub(crate) gave_up: Option<(u32, HookSet)>,
     /// Questions until the next snapshot.
     until_save: u32,
+    log_pace: LogPace,
     /// True once it has held a hook.
     pub(crate) was_bound: bool,
 }
@@ -64,11 +66,21 @@ impl Member {
             trial: None,
             gave_up: None,
             until_save: shared.patience.snapshot_every,
+            log_pace: LogPace::default(),
             was_bound: false,
         }
     }
 
-    /// Tells the policy what has changed, then asks it. Call it only if the runner does not rest.
+    /// True while it is too early to ask it.
+    pub(crate) fn rests(&mut self, shared: &mut Shared, asking: &Asking<'_>) -> bool {
+        let rests = self.runner.rests(asking.at.now, asking.rows);
+        if rests {
+            self.pass_on(shared, asking.at.now);
+        }
+        rests
+    }
+
+    /// Tells the policy what has changed, then asks it. Call it only if it does not rest.
     pub(crate) fn ask(
         &mut self,
         shared: &mut Shared,
@@ -86,7 +98,7 @@ impl Member {
             Ok(answered) => {
                 shared.last.cost = Some(AnswerCost {
                     policy: self.number,
-                    fuel: answered.fuel,
+                    fuel: answered.fuel_in_all(),
                     nanos: answered.nanos,
                 });
                 Ok(self.book(asking, answered))
@@ -115,6 +127,7 @@ impl Member {
     fn pass_on(&mut self, shared: &mut Shared, now: Micros) {
         let Output {
             woken,
+            briefed,
             lines,
             lines_dropped,
             retired,
@@ -124,6 +137,7 @@ impl Member {
                 policy: self.number,
                 generation: woken.generation,
                 state: woken.state,
+                was_briefed: woken.was_briefed,
             });
             let kind = PolicyEventKind::Restarted {
                 generation: woken.generation,
@@ -131,25 +145,51 @@ impl Member {
             };
             shared.events.push(now, self.number, kind);
         }
-        shared.events.log(now, self.number, lines, lines_dropped);
+        let briefed = briefed.map(|briefed| (self.number, briefed));
+        shared.last.briefed.extend(briefed);
+        self.log(shared, now, (lines, lines_dropped));
         for instance in retired {
             shared.retired.put_instance(instance);
         }
     }
 
+    /// Passes on the lines that the policy logged, at its pace, and the number of dropped ones.
+    pub(super) fn log(
+        &mut self,
+        shared: &mut Shared,
+        now: Micros,
+        (mut lines, dropped): (Vec<LogLine>, u64),
+    ) {
+        let dropped = self.log_pace.pass(now, &mut lines, dropped);
+        shared.events.log(now, self.number, lines, dropped);
+    }
+
+    /// Passes on the number of dropped lines that was not told yet, before the policy goes.
+    pub(super) fn end_log(&mut self, shared: &mut Shared, now: Micros) {
+        let dropped = self.log_pace.take_untold();
+        shared.events.log(now, self.number, Vec::new(), dropped);
+    }
+
     /// Counts an answered question.
     fn book(&mut self, asking: &Asking<'_>, answered: Answered) -> Reply {
-        let Answered { reply, fuel, nanos } = answered;
+        let fuel_in_all = answered.fuel_in_all();
+        let Answered {
+            reply,
+            fuel,
+            told_fuel,
+            nanos,
+        } = answered;
         let hook = asking.question.hook();
         self.stats.answers[hook] += 1;
         self.stats.latency[hook].count(nanos);
-        if let Some(fuel) = fuel {
+        if let Some(fuel) = fuel_in_all {
             self.stats.fuel[hook].count(fuel);
         }
         let booked = Booked {
             hook,
             rows: u64::try_from(asking.question.rows()).unwrap_or(u64::MAX),
             fuel,
+            told_fuel,
         };
         self.record.book(booked);
         if let Some(trial) = &mut self.trial {
@@ -189,7 +229,7 @@ impl Member {
         self.pass_on(shared, now);
     }
 
-    /// Replaces the instance at the next question by a fresh one, which is offered `state`.
+    /// Replaces the instance by a fresh one, which is offered `state`. [`Restarts`] says when it is made.
     pub(crate) fn restart(&mut self, state: Option<Vec<u8>>, now: Micros, shared: &mut Shared) {
         self.runner.restart(state, now);
         self.pass_on(shared, now);
@@ -204,6 +244,7 @@ impl Member {
         now: Micros,
     ) -> Result<(), Fault> {
         if self.runner.down_until().is_some() {
+            self.runner.forget_told();
             return Ok(());
         }
         if let Err(fault) = self.runner.catch_up(rows, now) {

@@ -11,7 +11,9 @@
 //! 1. A rollback returns the hooks to the policies that had them (`host::tests::probation`), or
 //!    else to the built-in rule.
 //! 2. Only like is compared with like: fuel by hook and number of rows, refusals by row
-//!    (`a_larger_question_is_not_held_against_a_policy`).
+//!    (`a_larger_question_is_not_held_against_a_policy`). Fuel of what is told before a question
+//!    depends on how seldom a policy is asked, so that it counts for the ceiling alone
+//!    (`fuel_of_what_is_told_is_not_compared`).
 //! 3. Times are not judged, so a replay judges alike.
 //!
 //! # Not here
@@ -41,7 +43,8 @@ pub struct Probation {
     pub fuel_percent: u32,
     /// Fuel per question that is always allowed.
     pub fuel_floor: u64,
-    /// Average fuel per question that is too much, even without a comparison.
+    /// Average fuel per question, with the changes told before it, that is too much, even without a
+    /// comparison.
     pub fuel_ceiling: u64,
 }
 
@@ -154,6 +157,7 @@ pub(crate) struct Trial {
     refused: u64,
     /// Refusals expected so far, in thousandths.
     refused_expected: u64,
+    /// Fuel so far, with that of what was told.
     fuel: u64,
     /// Sums over the questions that could be compared.
     fuel_compared: FuelCompared,
@@ -173,6 +177,8 @@ pub(crate) struct Booked {
     pub(crate) rows: u64,
     /// `None` if the policy is not metered.
     pub(crate) fuel: Option<u64>,
+    /// Fuel of the changes that were told before it.
+    pub(crate) told_fuel: u64,
 }
 
 // === impl Record ===
@@ -268,7 +274,8 @@ impl Trial {
         let Some(fuel) = booked.fuel else {
             return;
         };
-        self.fuel = self.fuel.saturating_add(fuel);
+        let in_all = fuel.saturating_add(booked.told_fuel);
+        self.fuel = self.fuel.saturating_add(in_all);
         let of_hook = before.map(|record| &record.fuel[booked.hook]);
         if let Some(expected) = of_hook.and_then(|means| means[class(booked.rows)].known()) {
             self.fuel_compared.questions += 1;

@@ -6,11 +6,13 @@
 //! 2. A fresh instance that was made to answer a question is reported with the state it was
 //!    offered, even if the same question ended its life
 //!    (`who_takes_over_from_one_that_fails_its_probation_is_told_to_have_begun_anew`).
+//! 3. Everything that an instance is told elsewhere is reported with the question whose rows it is
+//!    (`the_next_in_line_answers_until_a_fresh_instance_has_been_told_everything`).
 //!
 //! # Not here
 //! The choice of what is recorded (`host/replay`).
 
-use pointsman_core::{Hook, Micros};
+use pointsman_core::{Hook, Micros, Needs};
 
 use super::PolicyHost;
 use super::chain::Arm;
@@ -26,6 +28,22 @@ pub struct Began {
     pub generation: u32,
     /// State that the instance was offered.
     pub state: Option<Vec<u8>>,
+    /// True if it was told what there is before the question: [`LastAsked::briefed`] had it then.
+    pub was_briefed: bool,
+}
+
+/// A fresh instance that a thread tells what there was at a question. It answers a later one, unless
+/// something ends it first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BriefedElsewhere {
+    /// Number that the instance will have, counted from 1.
+    pub generation: u32,
+    /// State that the instance was offered.
+    pub state: Option<Vec<u8>>,
+    /// The needs of the policy.
+    pub needs: Needs,
+    /// Position in the machine's changes up to which it is told.
+    pub told: u64,
 }
 
 /// Results of the last question besides its answer. The policies in it may be gone by now.
@@ -33,18 +51,20 @@ pub struct Began {
 pub struct LastAsked {
     /// Fresh instances, in the order in which they were asked.
     pub began: Vec<Began>,
+    /// Fresh instances that are told elsewhere, from this question on, with their policies' numbers.
+    pub briefed: Vec<(u32, BriefedElsewhere)>,
     /// Counters of the policy that answered, right after its answer; `None` if none answered.
     pub counters: Option<InstanceCounters>,
     /// The cost of the answer; `None` if nobody was asked for it.
     pub cost: Option<AnswerCost>,
 }
 
-/// The cost of an answer.
+/// The cost of an answer, with that of what the policy was told before the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerCost {
     /// Number of the policy.
     pub policy: u32,
-    /// Fuel used; `None` if the policy is not metered.
+    /// Fuel used, but for being told everything; `None` if the policy is not metered.
     pub fuel: Option<u64>,
     /// Time taken, in nanoseconds: shown, and fed into no decision.
     pub nanos: u64,

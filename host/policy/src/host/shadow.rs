@@ -11,7 +11,7 @@ use pointsman_core::{HookSet, Micros, Reply};
 
 use super::PolicyHost;
 use super::event::PolicyEventKind;
-use super::member::{Asking, Shared};
+use super::member::{Asking, Member, Shared};
 use super::quarantine::Cause;
 use crate::host::BindError;
 use crate::shadow::{Shadow, ShadowOutput, ShadowReport};
@@ -97,8 +97,10 @@ impl PolicyHost {
     /// Fetches the log lines and fault dumps of all shadows.
     pub(super) fn fetch_shadow_output(&mut self) {
         for shadow in &self.shadows {
-            if let Some(output) = shadow.take_output() {
-                self.shared.take_output(shadow.number, output);
+            if let Some(member) = self.members.get_mut(&shadow.number)
+                && let Some(output) = shadow.take_output()
+            {
+                member.take_output(&mut self.shared, output);
             }
         }
     }
@@ -165,14 +167,13 @@ impl PolicyHost {
     }
 }
 
-impl Shared {
-    /// Takes over the log lines and fault dumps of the shadow `policy`.
-    fn take_output(&mut self, policy: u32, output: ShadowOutput) {
-        self.events
-            .log(output.at, policy, output.lines, output.lines_dropped);
+impl Member {
+    /// Takes over the log lines and fault dumps of the policy as a shadow.
+    fn take_output(&mut self, shared: &mut Shared, output: ShadowOutput) {
+        self.log(shared, output.at, (output.lines, output.lines_dropped));
         for dump in output.dumps {
-            self.dumps.keep(|| dump);
+            shared.dumps.keep(|| dump);
         }
-        self.dumps.count_dropped(output.dumps_dropped);
+        shared.dumps.count_dropped(output.dumps_dropped);
     }
 }

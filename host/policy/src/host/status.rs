@@ -62,9 +62,9 @@ pub struct PolicyStats {
     pub canary: CanaryCounts,
     /// The last of these refusals.
     pub refusal_last: Option<Refusal>,
-    /// Fuel of the answered questions, if the policy is metered.
+    /// Fuel of the answered questions and of the changes told before each, if the policy is metered.
     pub fuel: HookMap<Spread>,
-    /// Time of the answered questions, in nanoseconds.
+    /// Time of the answered questions and of what was told before each, in nanoseconds.
     pub latency: HookMap<Spread>,
 }
 

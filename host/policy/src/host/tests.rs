@@ -4,6 +4,7 @@ mod binding;
 mod closed;
 mod dump;
 mod eject;
+mod log_pace;
 mod probation;
 mod rebound;
 mod record;
@@ -70,7 +71,12 @@ fn host(policies: &[&Handle]) -> PolicyHost {
 }
 
 fn bind(host: &mut PolicyHost, policy: &Handle) -> u32 {
-    let number = host.add(start(policy.source()).unwrap()).unwrap();
+    bind_with(host, policy, Limits::default())
+}
+
+fn bind_with(host: &mut PolicyHost, policy: &Handle, limits: Limits) -> u32 {
+    let source = policy.source_with(limits);
+    let number = host.add(start(source).unwrap()).unwrap();
     let hooks = HookSet::from_iter([Hook::Priority]);
     host.bind(Micros(0), number, hooks).unwrap();
     number

@@ -88,15 +88,17 @@ impl Runner {
             return Ok(());
         }
         let kinds = self.description.needs.decided();
-        let told = self.tell(rows, kinds, now);
+        let told = self.tell((rows, kinds), now, 0);
         if told.is_err() {
             self.back_off(now);
         }
-        told.map_err(|fault| self.source.blamed(fault))
+        told.map(drop).map_err(|fault| self.source.blamed(fault))
     }
 
-    /// Forgets what the policy has been told: its next question tells it everything.
+    /// Forgets what the policy has been told: its next question tells it everything. A fresh instance
+    /// that is on its way, and may have been told elsewhere, is made anew.
     pub(crate) fn forget_told(&mut self) {
         self.feed.reset();
+        self.remake();
     }
 }

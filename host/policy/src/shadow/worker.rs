@@ -95,6 +95,7 @@ impl Worker {
             lines,
             lines_dropped,
             woken: _,
+            briefed: _,
             retired: _,
         } = self.runner.take_output();
         let mut output = self.link.output();
@@ -128,7 +129,7 @@ impl Worker {
         let mut report = self.link.lock();
         report.answers[hook] += 1;
         report.latency[hook].count(answered.nanos);
-        if let Some(fuel) = answered.fuel {
+        if let Some(fuel) = answered.fuel_in_all() {
             report.fuel[hook].count(fuel);
         }
         let Some((in_force, decisions)) = compared else {

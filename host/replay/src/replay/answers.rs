@@ -1,23 +1,29 @@
 //! Answers of a journal, which the machine is given once the policies have given the same ones.
 
 use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
 
 use pointsman_core::{Answer, Asked, Hook, Policies, Reply, RequestId, View};
-use pointsman_journal::{Decision, Restarted, Saved};
+use pointsman_journal::{Briefed, Decision, Restarted, Saved};
 
-use super::recorded::RecordedPolicies;
+use super::recorded::{RecordedPolicies, brief_as};
 use super::{Context, Mismatch};
 
 /// An entry of the journal between the start of a round and its first fact.
 #[derive(Debug)]
 pub(super) enum ScriptEntry {
     Decision(Decision<'static>),
-    Restarted(Restarted),
+    /// A fresh instance, and the rows of the next decision if it was told these elsewhere.
+    Restarted(Restarted, Option<Briefed>),
     Saved(Saved),
 }
 
-/// Entries with their offsets in the journal.
-pub(super) type Script = VecDeque<(u64, ScriptEntry)>;
+/// The place of an entry in the journal: its file, and its offset there.
+pub(super) type Place = (Arc<Path>, u64);
+
+/// Entries with their places.
+pub(super) type Script = VecDeque<(Place, ScriptEntry)>;
 
 /// The completeness of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +40,8 @@ pub(super) struct ScriptedAnswers<'a, 'c> {
     end: End,
     policies: &'a mut RecordedPolicies,
     context: &'a mut Context<'c>,
-    /// Offset of the current decision.
-    at: Option<u64>,
+    /// Place of the current decision.
+    at: Option<Place>,
     /// The first difference. Nothing after it is compared.
     wrong: Option<Mismatch>,
 }
@@ -60,8 +66,8 @@ impl<'a, 'c> ScriptedAnswers<'a, 'c> {
     /// Returns the rest of the script.
     ///
     /// # Errors
-    /// The first difference, with the offset of its decision.
-    pub(super) fn finish(self) -> Result<Script, (Option<u64>, Mismatch)> {
+    /// The first difference, with the place of its decision.
+    pub(super) fn finish(self) -> Result<Script, (Option<Place>, Mismatch)> {
         match self.wrong {
             None => Ok(self.script),
             Some(mismatch) => Err((self.at, mismatch)),
@@ -72,16 +78,18 @@ impl<'a, 'c> ScriptedAnswers<'a, 'c> {
     /// before it.
     fn next(&mut self, asked: &Asked<'_>) -> Result<Option<Decision<'static>>, Mismatch> {
         let is_replayed = self.context.what_if.is_none();
-        while let Some((offset, scripted)) = self.script.pop_front() {
-            self.at = Some(offset);
+        while let Some((place, scripted)) = self.script.pop_front() {
+            self.at = Some(place);
             match scripted {
-                ScriptEntry::Restarted(restarted) if is_replayed => {
-                    self.policies.restart(asked.at.now, restarted);
+                ScriptEntry::Restarted(restarted, told) if is_replayed => {
+                    let told = told.map(|told| brief_as(&asked.view, &told));
+                    let briefing = told.transpose()?;
+                    self.policies.restart(asked.at.now, restarted, briefing);
                 }
                 ScriptEntry::Saved(saved) if is_replayed => {
                     self.policies.save(&saved, self.context.tally)?;
                 }
-                ScriptEntry::Restarted(_) | ScriptEntry::Saved(_) => {}
+                ScriptEntry::Restarted(..) | ScriptEntry::Saved(_) => {}
                 ScriptEntry::Decision(decision) => {
                     let is_same = asked.question.hook() == decision.hook
                         && asked
@@ -136,7 +144,7 @@ impl Policies for ScriptedAnswers<'_, '_> {
     fn run(&self, _: &View<'_>, hook: Hook, requests: &[RequestId]) -> usize {
         let decision = self.script.iter().find_map(|(_, scripted)| match scripted {
             ScriptEntry::Decision(decision) => Some(decision),
-            ScriptEntry::Restarted(_) | ScriptEntry::Saved(_) => None,
+            ScriptEntry::Restarted(..) | ScriptEntry::Saved(_) => None,
         });
         let same = decision.filter(|decision| decision.hook == hook);
         same.map_or(requests.len(), |decision| {

@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use pointsman_component::Fault;
 use pointsman_core::{Asked, Author, Bounds, FaultKind, Micros, Needs, PolicyFault, View};
 use pointsman_journal::{
-    Blob, Bound, Decision, Keyframe, PolicyRecord, Restarted, Roster, Saved, crc32,
+    Blob, Bound, Briefed, Decision, Keyframe, PolicyRecord, Restarted, Roster, Saved, crc32,
 };
-use pointsman_policy::{Briefing, Runner};
+use pointsman_policy::{Answered, Briefing, Runner};
 use serde_json::json;
 
 use super::{Context, Mismatch, ReplayError, ReplayTally, Stop};
@@ -116,12 +117,23 @@ impl RecordedPolicies {
         }
     }
 
-    pub(super) fn restart(&mut self, now: Micros, restarted: Restarted) {
-        if let Some(policy) = self.by_number.get_mut(&restarted.policy) {
-            let state = restarted.state.map(|Blob(state)| state);
-            policy.runner.restart(state, now);
-            policy.track = Track::Whole;
+    /// Lets a fresh instance take the place of a policy's, which is told `briefing` before it is asked
+    /// if it was told that elsewhere.
+    pub(super) fn restart(
+        &mut self,
+        now: Micros,
+        restarted: Restarted,
+        briefing: Option<Briefing>,
+    ) {
+        let Some(policy) = self.by_number.get_mut(&restarted.policy) else {
+            return;
+        };
+        let state = restarted.state.map(|Blob(state)| state);
+        policy.runner.restart(state, now);
+        if let Some(briefing) = briefing {
+            policy.runner.brief_next(briefing);
         }
+        policy.track = Track::Whole;
     }
 
     /// Takes the state of a policy and compares it with the recorded one.
@@ -183,7 +195,7 @@ impl RecordedPolicies {
         let compares_fuel = self.compares_fuel;
         let policy = self.policy(number)?;
         let recorded = &decision.answer.value;
-        let replayed = policy.runner.ask(asked).map_err(|fault| {
+        let replayed = policy.ask(asked, tally).map_err(|fault| {
             let what = format!("policy {number} ({})", policy.name);
             Mismatch::new(what, json!(recorded), fault)
         })?;
@@ -221,7 +233,7 @@ impl RecordedPolicies {
             return Ok(());
         }
         let policy = self.policy(fault.policy)?;
-        let replayed = policy.runner.ask(asked);
+        let replayed = policy.ask(asked, tally);
         let kind = replayed.as_ref().err().map(|fault| fault.kind);
         if kind != Some(fault.kind) {
             let what = format!("the fault of policy {} ({})", fault.policy, policy.name);
@@ -240,6 +252,27 @@ impl RecordedPolicies {
             Mismatch::new("who is there", format!("policy {number}"), "no such policy")
         })
     }
+}
+
+impl RecordedPolicy {
+    /// Asks the policy, and counts a fresh instance that was told elsewhere what there was.
+    fn ask(&mut self, asked: &Asked<'_>, tally: &mut ReplayTally) -> Result<Answered, Fault> {
+        let before = self.runner.counters().briefed;
+        let answered = self.runner.ask(asked);
+        tally.briefed += self.runner.counters().briefed - before;
+        answered
+    }
+}
+
+/// Collects the rows again that were collected when this was recorded.
+pub(super) fn brief_as(view: &View<'_>, recorded: &Briefed) -> Result<Briefing, Mismatch> {
+    let Briefed { now, needs, told } = *recorded;
+    let briefing = Briefing::new(view, now, needs);
+    if briefing.told() != Some(told) {
+        let what = "how far the machine's changes had come";
+        return Err(Mismatch::new(what, told, json!(briefing.told())));
+    }
+    Ok(briefing)
 }
 
 /// Takes the briefing that was made for a policy with these needs and was told up to `told`.

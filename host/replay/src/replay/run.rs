@@ -7,8 +7,8 @@ use pointsman_journal::{Blob, Briefed, Entry, Keyframe};
 use pointsman_policy::Briefing;
 use serde_json::json;
 
-use super::answers::{End, Script, ScriptEntry, ScriptedAnswers};
-use super::recorded::RecordedPolicies;
+use super::answers::{End, Place, Script, ScriptEntry, ScriptedAnswers};
+use super::recorded::{RecordedPolicies, brief_as};
 use super::{Context, Mismatch, ReplayError, Stop};
 use crate::recorder::SNAPSHOTS_ENDED;
 
@@ -31,8 +31,8 @@ pub(super) struct ReplayRun {
     briefings: VecDeque<Briefing>,
     pending: Option<PendingRound>,
     now: Micros,
-    /// Offset of the decision that differs.
-    at: Option<u64>,
+    /// Place of the decision that differs.
+    at: Option<Place>,
 }
 
 impl ReplayRun {
@@ -69,8 +69,8 @@ impl ReplayRun {
         self.machine.round()
     }
 
-    pub(super) fn at(&self) -> Option<u64> {
-        self.at
+    pub(super) fn at(&self) -> Option<Place> {
+        self.at.clone()
     }
 
     /// True if `keyframe` belongs to this run.
@@ -82,12 +82,16 @@ impl ReplayRun {
     pub(super) fn act(
         &mut self,
         entry: Entry<'static>,
-        offset: u64,
+        place: Place,
         context: &mut Context<'_>,
     ) -> Result<(), Stop> {
+        if let (Entry::Briefed(briefed), Some(told)) = (&entry, self.told_elsewhere()) {
+            *told = Some(*briefed);
+            return Ok(());
+        }
         let scripted = match entry {
             Entry::Decision(decision) => ScriptEntry::Decision(decision),
-            Entry::Restarted(restarted) => ScriptEntry::Restarted(restarted),
+            Entry::Restarted(restarted) => ScriptEntry::Restarted(restarted, None),
             Entry::Saved(saved) => ScriptEntry::Saved(saved),
             // Other events are for people only.
             Entry::PolicyEvent(event) if event.what != SNAPSHOTS_ENDED => return Ok(()),
@@ -105,10 +109,19 @@ impl ReplayRun {
             }
         };
         if let Some(pending) = &mut self.pending {
-            pending.script.push_back((offset, scripted));
+            pending.script.push_back((place, scripted));
             return Ok(());
         }
         self.between_rounds(scripted, context)
+    }
+
+    /// The rows that a fresh instance was told elsewhere, to be noted if that is the last entry of the
+    /// round.
+    fn told_elsewhere(&mut self) -> Option<&mut Option<Briefed>> {
+        match self.pending.as_mut()?.script.back_mut()? {
+            (_, ScriptEntry::Restarted(_, told)) => Some(told),
+            (_, ScriptEntry::Decision(_) | ScriptEntry::Saved(_)) => None,
+        }
     }
 
     fn act_now(&mut self, entry: Entry<'static>, context: &mut Context<'_>) -> Result<(), Stop> {
@@ -165,12 +178,7 @@ impl ReplayRun {
     }
 
     fn brief(&mut self, briefed: Briefed) -> Result<(), Stop> {
-        let Briefed { now, needs, told } = briefed;
-        let briefing = Briefing::new(&self.machine.view(), now, needs);
-        if briefing.told() != Some(told) {
-            let what = "how far the machine's changes had come";
-            return Err(Mismatch::new(what, told, json!(briefing.told())).into());
-        }
+        let briefing = brief_as(&self.machine.view(), &briefed)?;
         if self.briefings.len() == BRIEFINGS_MAX {
             self.briefings.pop_front();
         }
@@ -202,7 +210,10 @@ impl ReplayRun {
             return Ok(());
         }
         match scripted {
-            ScriptEntry::Restarted(restarted) => self.policies.restart(self.now, restarted),
+            // The journal was cut off before the decision about whose rows it was told.
+            ScriptEntry::Restarted(restarted, _) => {
+                self.policies.restart(self.now, restarted, None);
+            }
             ScriptEntry::Saved(saved) => self.policies.save(&saved, context.tally)?,
             ScriptEntry::Decision(decision) => {
                 let what = "a decision outside of any round";
@@ -225,8 +236,8 @@ impl ReplayRun {
             mismatch
         })?;
         self.poll();
-        for (offset, scripted) in script {
-            self.at = Some(offset);
+        for (place, scripted) in script {
+            self.at = Some(place);
             self.between_rounds(scripted, context)?;
         }
         self.at = None;

@@ -190,11 +190,12 @@ fn log_lines_become_events_and_events_are_bounded() {
             PolicyEventKind::LogDropped(2)
         ]
     );
-    for now in 4..13 {
-        author(&mut host, now);
+    for second in 4..13 {
+        author(&mut host, second * 1_000_000);
     }
     assert_eq!(host.events_dropped(), 2);
-    assert_eq!(host.poll_event().map(|event| event.at), Some(Micros(5)));
+    let first = host.poll_event().map(|event| event.at);
+    assert_eq!(first, Some(Micros(5_000_000)));
 }
 
 #[test]

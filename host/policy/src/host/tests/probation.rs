@@ -83,6 +83,7 @@ fn who_takes_over_from_one_that_fails_its_probation_is_told_to_have_begun_anew()
         policy: 0,
         generation: 2,
         state: Some(vec![7]),
+        was_briefed: false,
     };
     assert_eq!(host.last_asked().began, [began]);
     let now = counters(&host, 0);
@@ -181,6 +182,51 @@ fn there_is_an_end_to_fuel_where_nothing_can_be_compared() {
         "{why:?}"
     );
     assert_eq!(author(&mut host, 20), (Author::BuiltIn, 0));
+}
+
+/// Rows of which one is told before each question, in a list of this extent.
+fn told(extent: Extent) -> Feeding {
+    Feeding(RefCell::new(vec![(extent, 1)]))
+}
+
+#[test]
+fn there_is_an_end_to_fuel_of_what_is_told_before_cheap_questions() {
+    let policy = scripted("a");
+    policy.set(|script| script.observe_fuel = 2_000_000 - script.fuel);
+    let mut host = host(&[&policy]);
+    host.begin_probation(Micros(0), 0, TERMS).unwrap();
+    for now in 1..=17 {
+        order_from(&mut host, &told(Extent::SinceLast), now);
+    }
+    let expected = RollbackWhy::FuelCeiling {
+        questions: 17,
+        used: 17 * 2_000_000,
+    };
+    assert_eq!(why(&mut host), (vec![], expected));
+}
+
+#[test]
+fn to_be_told_everything_is_not_held_against_a_policy() {
+    let policy = scripted("a");
+    policy.set(|script| script.observe_fuel = 2_000_000);
+    let mut host = host(&[&policy]);
+    host.begin_probation(Micros(0), 0, TERMS).unwrap();
+    for now in 1..=64 {
+        order_from(&mut host, &told(Extent::Everything), now);
+    }
+    assert!(host.is_on_probation(0));
+}
+
+#[test]
+fn fuel_of_what_is_told_is_not_compared() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    new.set(|script| script.observe_fuel = 900_000);
+    let mut host = on_probation(&old, 10_000, &new);
+    for now in 1..=64 {
+        // One that is asked more seldom is told more before each question.
+        order_from(&mut host, &told(Extent::SinceLast), BEFORE + now);
+    }
+    assert!(host.is_on_probation(1));
 }
 
 /// Refuses one of the two rows of the last question.

@@ -60,10 +60,38 @@ fn who_began_anew_to_answer_is_told_until_the_next_question() {
         policy: 0,
         generation: 2,
         state: Some(vec![1, 2]),
+        was_briefed: false,
     };
     assert_eq!(host.last_asked().began, [began]);
     author(&mut host, 6);
     assert_eq!(host.last_asked().began, []);
+}
+
+#[test]
+fn an_answer_costs_the_fuel_of_all_that_was_told_before_it_but_of_everything() {
+    let policy = scripted("a");
+    policy.set(|script| script.observe_fuel = 100);
+    let limits = Limits {
+        observe_rows: 2,
+        ..Limits::default()
+    };
+    let mut host = PolicyHost::new(PATIENCE);
+    let number = host
+        .add(start(policy.source_with(limits)).unwrap())
+        .unwrap();
+    host.bind(Micros(0), number, HookSet::from_iter([Hook::Priority]))
+        .unwrap();
+    let rows = Feeding(RefCell::new(vec![
+        (Extent::Everything, 5),
+        (Extent::SinceLast, 5),
+    ]));
+    for fuel in [11, 311] {
+        order_from(&mut host, &rows, 1);
+        let cost = host.last_asked().cost.unwrap();
+        assert_eq!(cost.fuel, Some(fuel));
+        assert_eq!(stats(&host, number).fuel[Hook::Priority].max(), fuel);
+        assert_eq!(counters(&host, number).fuel, 11, "as a replay has it");
+    }
 }
 
 #[test]

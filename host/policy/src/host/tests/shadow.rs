@@ -91,6 +91,26 @@ fn what_a_shadow_leaves_is_bounded_until_it_is_fetched() {
     assert_eq!(dropped.last(), Some(2 * 300 + (300 - 256)));
 }
 
+#[test]
+fn a_shadow_logs_at_the_pace_of_any_policy() {
+    let policy = scripted("a");
+    policy.set(|script| script.lines = 256);
+    let (mut host, shadow) = shadowed(&policy);
+    ask(&mut host, shadow, 3);
+    while host.poll_event().is_some() {}
+    let mut told = |now| {
+        ask(&mut host, shadow, now);
+        let events = std::iter::from_fn(|| host.poll_event());
+        let its = events.filter(|event| event.policy == shadow);
+        its.map(|event| event.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(told(4), [], "it has logged as much as it may at once");
+    let kinds = told(1_000_003);
+    assert_eq!(kinds.len(), 11, "{kinds:?}");
+    let dropped = (256 + 2) + (256 - 10 + 2);
+    assert_eq!(kinds.last(), Some(&PolicyEventKind::LogDropped(dropped)));
+}
+
 // === Places ===
 
 /// Installs shadows with these names, and removes policies, in one commit.
