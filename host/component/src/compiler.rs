@@ -10,8 +10,8 @@
 //! its standard output.
 //!
 //! # Invariants
-//! 1. Whatever happens to the child, the caller gets a [`LoadError`] within the wall-clock limit
-//!    (`host/server/tests/compile`).
+//! 1. Whatever happens to the child, the caller gets a [`LoadError`] within the wall-clock limit, and
+//!    soon where nobody wants what the child makes (`compiler` in `host/server/tests/running/hostile`).
 //!
 //! # Not here
 //! The memory of what was given up, over restarts: [`crate::CompileCache`].
@@ -23,7 +23,7 @@ use std::io::{self, Read, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
@@ -51,6 +51,22 @@ const TAG_REFUSED: u8 = b'R';
 /// First byte of the child's output where the message of a panic follows.
 const TAG_PANICKED: u8 = b'P';
 
+/// Time between two looks at whether what a child makes is still wanted.
+const LOOK: Duration = Duration::from_millis(100);
+/// Number of looks in a second.
+const LOOKS_PER_SECOND: u64 = 10;
+
+/// Signals that only others send, as a terminal or a service manager does to all at once, and never a
+/// compiler to itself.
+const FROM_OUTSIDE: [Signal; 6] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+];
+
 /// The place where components are compiled, and the limits there.
 #[derive(Clone, Debug, Default)]
 pub struct Compiler {
@@ -77,6 +93,9 @@ pub enum CompileStop {
     /// The compiler ran out of stack.
     #[error("the compiler ran out of stack")]
     Stack,
+    /// The compiler was killed: by the system where memory ran out, or by somebody.
+    #[error("the compiler was killed, as it is where memory runs out")]
+    Killed,
     /// The machine code is larger than any that is loaded.
     #[error("it makes more than {CODE_BYTES_MAX} bytes of machine code")]
     CodeSize,
@@ -101,8 +120,14 @@ struct Said {
 }
 
 impl Compiler {
-    /// Makes machine code of the component `bytes`, in a process of its own.
-    pub(crate) fn compile_in(&self, program: &Path, bytes: &[u8]) -> Result<Vec<u8>, LoadError> {
+    /// Makes machine code of the component `bytes`, in a process of its own, unless it `is_over`: nobody
+    /// wants the code any more.
+    pub(crate) fn compile_in(
+        &self,
+        program: &Path,
+        bytes: &[u8],
+        is_over: impl Fn() -> bool,
+    ) -> Result<Vec<u8>, LoadError> {
         let child = Command::new(program)
             .arg(COMPILE_COMMAND)
             .env_clear()
@@ -111,12 +136,18 @@ impl Compiler {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(no_compiler)?;
-        let output = self.converse(child, bytes)?;
+        let output = self.converse(child, bytes, is_over)?;
         self.understand(output)
     }
 
-    /// Passes limits and component to `child`, and collects its output within the wall-clock limit.
-    fn converse(&self, mut child: Child, bytes: &[u8]) -> Result<ChildOutput, LoadError> {
+    /// Passes limits and component to `child`, and collects its output within the wall-clock limit, and
+    /// as long as it is wanted.
+    fn converse(
+        &self,
+        mut child: Child,
+        bytes: &[u8],
+        is_over: impl Fn() -> bool,
+    ) -> Result<ChildOutput, LoadError> {
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             return Err(LoadError::NoCompiler("no pipes".to_owned()));
@@ -126,21 +157,36 @@ impl Compiler {
             scope.spawn(|| send(stdin, &self.limits, bytes));
             let last_words = scope.spawn(|| read_last_words(stderr));
             scope.spawn(move || done.send(read_said(stdout)).unwrap_or_default());
-            let wall = Duration::from_secs(self.limits.wall_seconds);
-            let said = ended.recv_timeout(wall);
+            let said = self.hear(&ended, is_over);
             if said.is_err() {
                 // Closes the pipes, which ends the threads.
                 child.kill().unwrap_or_default();
             }
             let status = child.wait().map_err(no_compiler)?;
             let last_words = last_words.join().unwrap_or_default();
-            let said = said.map_err(|_timeout| self.too_long())?;
             Ok(ChildOutput {
                 status,
-                said: said.map_err(no_compiler)?,
+                said: said?.map_err(no_compiler)?,
                 last_words,
             })
         })
+    }
+
+    /// Waits for what a child says.
+    ///
+    /// # Errors
+    /// If the child takes too long, or it `is_over`.
+    fn hear<T>(&self, said: &Receiver<T>, is_over: impl Fn() -> bool) -> Result<T, LoadError> {
+        for _ in 0..self.limits.wall_seconds.saturating_mul(LOOKS_PER_SECOND) {
+            if is_over() {
+                let why = "the policy is not wanted any more";
+                return Err(LoadError::NoCompiler(why.to_owned()));
+            }
+            if let Ok(said) = said.recv_timeout(LOOK) {
+                return Ok(said);
+            }
+        }
+        Err(self.too_long())
     }
 
     fn too_long(&self) -> LoadError {
@@ -160,7 +206,18 @@ impl Compiler {
                 TAG_REFUSED => Err(LoadError::Compile(text())),
                 _ => Err(LoadError::Panicked(text())),
             },
-            Some(_) | None => Err(LoadError::Stopped(self.stop_of(&output))),
+            Some(_) | None => Err(self.cut_short(&output)),
+        }
+    }
+
+    /// The error of a child that ended before its time. One that others have ended says nothing about
+    /// the file.
+    fn cut_short(&self, output: &ChildOutput) -> LoadError {
+        let signal = output.status.signal();
+        if FROM_OUTSIDE.iter().any(|it| signal == Some(it.as_raw())) {
+            LoadError::NoCompiler(format!("it was ended from outside, by {}", output.status))
+        } else {
+            LoadError::Stopped(self.stop_of(output))
         }
     }
 
@@ -168,8 +225,11 @@ impl Compiler {
     /// why it aborts, and in no other way.
     fn stop_of(&self, output: &ChildOutput) -> CompileStop {
         let words = &output.last_words;
-        if output.status.signal() == Some(Signal::XCPU.as_raw()) {
+        let signal = output.status.signal();
+        if signal == Some(Signal::XCPU.as_raw()) {
             CompileStop::ProcessorTime(self.limits.processor_seconds)
+        } else if signal == Some(Signal::KILL.as_raw()) {
+            CompileStop::Killed
         } else if words.contains("overflowed its stack") {
             CompileStop::Stack
         } else if words.contains("memory allocation of") {

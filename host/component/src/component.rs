@@ -138,7 +138,8 @@ pub enum LoadError {
         /// File that remembers it.
         note: PathBuf,
     },
-    /// There is no process in which to compile; the file may be good.
+    /// There is no process in which to compile, or others have ended it, or what it makes is not wanted
+    /// any more; the file may be good.
     #[error("no process for the compiler: {0}")]
     NoCompiler(String),
     /// The parser or compiler panicked on the file.
@@ -335,7 +336,9 @@ fn compile(engine: &PolicyEngine, bytes: &[u8]) -> Result<Component, LoadError> 
     let compiled = match &engine.compiler().program {
         None => Component::from_binary(engine.wasmtime(), bytes),
         Some(program) => {
-            let code = engine.compiler().compile_in(program, bytes)?;
+            let code = engine
+                .compiler()
+                .compile_in(program, bytes, || engine.is_over())?;
             cache::deserialize(engine, &code)
         }
     };

@@ -38,6 +38,8 @@ pub const WASMTIME_VERSION: &str = "48.0.8";
 #[derive(Clone, Debug)]
 pub struct PolicyEngine {
     inner: Arc<Inner>,
+    /// Signs that end the compilations of this handle, once one of them is true.
+    over: Vec<Arc<AtomicBool>>,
 }
 
 #[derive(Debug)]
@@ -103,7 +105,22 @@ impl PolicyEngine {
                 clock,
                 ticking,
             }),
+            over: Vec::new(),
         })
+    }
+
+    /// A handle to the same engine that ends its compilations, those in a process of their own, once
+    /// `over` is true: what they make is not wanted any more.
+    #[must_use]
+    pub fn until(&self, over: Arc<AtomicBool>) -> Self {
+        let mut until = self.clone();
+        until.over.push(over);
+        until
+    }
+
+    /// True once what this handle compiles is not wanted any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.iter().any(|over| over.load(Ordering::Relaxed))
     }
 
     /// Number of ticks so far: a clock that is cheap to read, and stands still while no call runs.

@@ -5,10 +5,11 @@
 
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// Stack of a thread on which compilers and guests are called, in bytes.
 pub(crate) const STACK_BYTES: usize = 8 << 20;
@@ -98,14 +99,18 @@ impl<J: Send + 'static, R: Send + 'static> Background<J, R> {
         Some(result)
     }
 
-    /// Waits for the result of a job; absent: no job is in progress.
-    pub(crate) fn wait(&mut self) -> Option<(JobId, R)> {
+    /// Waits for the result of a job, for `most` at most; absent: no job is in progress, or none has
+    /// ended in that time.
+    pub(crate) fn wait(&mut self, most: Duration) -> Option<(JobId, R)> {
         if !self.is_busy() {
             return None;
         }
-        let result = self.results.recv();
+        let result = match self.results.recv_timeout(most) {
+            Err(RecvTimeoutError::Timeout) => return None,
+            ended => ended.expect("the threads outlive their owner"),
+        };
         self.in_progress -= 1;
-        Some(result.expect("the threads outlive their owner"))
+        Some(result)
     }
 }
 
@@ -129,6 +134,9 @@ mod tests {
 
     use super::*;
 
+    /// Longest wait for a thread.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     fn spawn<J: Send + 'static, R: Send + 'static>(
         threads: usize,
         work: impl Fn(J) -> R + Send + Sync + 'static,
@@ -140,14 +148,14 @@ mod tests {
     #[test]
     fn a_result_waits_until_it_is_taken_and_has_the_number_of_its_job() {
         let mut doubled = spawn(1, |job: u32| job * 2);
-        assert!(doubled.wait().is_none());
+        assert!(doubled.wait(PATIENCE).is_none());
         let first = doubled.begin(1);
         assert!(doubled.is_busy() && doubled.is_full());
-        assert_eq!(doubled.wait(), Some((first, 2)));
+        assert_eq!(doubled.wait(PATIENCE), Some((first, 2)));
         assert!(!doubled.is_busy());
         let second = doubled.begin(2);
         assert_ne!(first, second);
-        assert_eq!(doubled.wait(), Some((second, 4)));
+        assert_eq!(doubled.wait(PATIENCE), Some((second, 4)));
         assert_eq!(doubled.poll(), None);
     }
 
@@ -160,10 +168,24 @@ mod tests {
         let second = meeting.begin(());
         assert!(meeting.is_full());
         // Neither ends without the other.
-        let mut ended = [meeting.wait().unwrap(), meeting.wait().unwrap()];
+        let mut ended = [(); 2].map(|()| meeting.wait(PATIENCE).unwrap());
         ended.sort_by_key(|(id, _)| id.0);
         assert_eq!(ended.map(|(id, _)| id), [first, second]);
-        assert!(meeting.wait().is_none());
+        assert!(meeting.wait(PATIENCE).is_none());
+    }
+
+    #[test]
+    fn a_job_that_takes_longer_is_not_waited_for_and_still_ends() {
+        let both = Arc::new(Barrier::new(2));
+        let its = Arc::clone(&both);
+        let mut slow = spawn(1, move |(): ()| {
+            its.wait();
+        });
+        let job = slow.begin(());
+        assert_eq!(slow.wait(Duration::ZERO), None);
+        assert!(slow.is_busy());
+        both.wait();
+        assert_eq!(slow.wait(PATIENCE), Some((job, ())));
     }
 
     #[test]

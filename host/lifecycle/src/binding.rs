@@ -4,7 +4,8 @@
 //! 1. A hook that an operator's order binds is that policy's, or the embedded default's.
 //! 2. Otherwise, if the configuration binds it to a policy by name, it is that policy's.
 //! 3. Otherwise a policy in the folder has every hook it exports. Where several claim one, the
-//!    one that holds it stays, or at a start the one that held it last, and all are reported.
+//!    one that holds it stays, or at a start the one that held it last, and all are reported. While
+//!    that one is late, no other has it.
 //! 4. Otherwise it is the default's that exports it, or nobody's: the built-in rule decides.
 //!
 //! A shadow and a canary hold nothing: the rule is asked as if they were not there, and they stand
@@ -43,6 +44,8 @@ pub(crate) struct Claimant {
     pub(crate) embedded: HookSet,
     /// The mode of the file, and the hooks that the file exports; absent: no file is of use.
     pub(crate) file: Option<Assignment>,
+    /// True if no file is of use yet, and one comes that nothing waits for any longer.
+    pub(crate) is_late: bool,
     /// Hooks that the policy has left closed: they have no holder, except by order.
     pub(crate) closed: HookSet,
     /// Hooks that the policy holds now.
@@ -338,6 +341,10 @@ impl<'a> Circumstances<'a> {
         let configured = self.by_configuration(hook, conflicts);
         let named = match configured {
             Some(name) => Some((name, BoundBy::Configuration)),
+            None if self.is_late(self.holders.get(&hook)) => {
+                let holder = self.by_embedded(hook)?;
+                return Some((holder, BoundBy::Default));
+            }
             None => self
                 .by_folder(hook, conflicts)
                 .map(|name| (name, BoundBy::Folder)),
@@ -411,6 +418,13 @@ impl<'a> Circumstances<'a> {
         })
     }
 
+    /// True if `last`, which held or tried a hook last, is late. It is not known to claim the hook
+    /// still, and another would keep it for good.
+    fn is_late(&self, last: Option<&String>) -> bool {
+        let last = last.and_then(|name| self.claimants.get(name.as_str()));
+        last.is_some_and(|claimant| claimant.is_late)
+    }
+
     /// The policy `name`, at the place from which its answers count.
     fn holder(&self, name: &str) -> Holder {
         let claim = self.claimants.get(name).and_then(Claimant::claim);
@@ -421,7 +435,8 @@ impl<'a> Circumstances<'a> {
     }
 
     /// Adds shadows and canaries to `bindings`. Shadows do not stand in each other's way; of
-    /// several canaries for a hook, the present one stays, or the first by name is the one.
+    /// several canaries for a hook, the present one stays, or the last one is it again, or the first by
+    /// name.
     fn try_out(&self, bindings: &mut Bindings) {
         let mut tried: BTreeMap<&str, Vec<Hook>> = BTreeMap::new();
         for hook in Hook::ALL.into_iter().filter(|hook| hook.is_by_request()) {
@@ -435,7 +450,9 @@ impl<'a> Circumstances<'a> {
             let former = self.canaries.get(&hook);
             let mut others = canaries.clone();
             let last = || others.find(|(name, _)| former.is_some_and(|former| former == *name));
-            if let Some((name, _)) = stays.or_else(last).or_else(|| canaries.clone().next()) {
+            let mut firsts = canaries.clone();
+            let first = || firsts.next().filter(|_| !self.is_late(former));
+            if let Some((name, _)) = stays.or_else(last).or_else(first) {
                 tried.entry(*name).or_default().push(hook);
             }
             let claimants: Vec<String> = canaries.map(|(name, _)| (*name).to_owned()).collect();

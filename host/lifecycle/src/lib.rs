@@ -16,6 +16,10 @@
 //!    (`refused` in `host/server/tests/reload`).
 //! 2. No policy from the folder runs on the driver's thread before it has been started, configured
 //!    and told the machine's rows on the reconciler's ([`reconciler`]).
+//! 3. A file that takes long to be made ready holds up no other change while a thread is free, and the
+//!    host's start for a minute at most, or two where last good versions have to be compiled (`orders`
+//!    in `host/server/tests/reload`).
+//! 4. A reconciler that is to end waits for no compiler (`shown` in `host/server/tests/reload`).
 //!
 //! # Not here
 //! The swap itself, and the treatment of faults (`pointsman-policy`); the host's side of the port
@@ -54,7 +58,7 @@ use tokio::sync::watch::Receiver as Watched;
 
 use order::OrderHandle;
 use port::{HostEnded, PolicyPort};
-use reconciler::Reconciler;
+use reconciler::{LATE_AFTER, Reconciler};
 use report::ReconcilerReport;
 use settings::LifecycleSettings;
 pub use transactions::HostClock;
@@ -77,13 +81,13 @@ pub struct ReconcilerSpec {
 }
 
 /// A handle to a running reconciler. Once the handle is dropped, the reconciler ends after the work
-/// in progress.
+/// in progress, but for compilations: they end at once.
 #[derive(Debug)]
 pub struct ReconcilerHandle {
     pub report: Watched<Arc<ReconcilerReport>>,
     /// The way to give orders.
     pub orders: OrderHandle,
-    /// True once the reconciler is to end. The waker alone carries no message.
+    /// True once the reconciler is to end, and its compilers are. The waker alone carries no message.
     stopping: Arc<AtomicBool>,
     waker: Waker,
     /// The reconciler's thread; absent once it is joined.
@@ -109,7 +113,7 @@ pub fn waker() -> (Waker, Receiver<()>) {
 /// # Errors
 /// If no thread can be started.
 pub fn spawn<P: PolicyPort + Send + 'static>(
-    spec: ReconcilerSpec,
+    mut spec: ReconcilerSpec,
     woken: Receiver<()>,
     port: P,
 ) -> io::Result<ReconcilerHandle> {
@@ -117,9 +121,10 @@ pub fn spawn<P: PolicyPort + Send + 'static>(
     let waker = spec.waker.clone();
     let watch = folder.map(|folder| FolderWatch::new(folder, waker.clone()));
     let clock = Arc::clone(&spec.clock);
+    let stopping = Arc::new(AtomicBool::new(false));
+    spec.engine = spec.engine.until(Arc::clone(&stopping));
     let reconciler = Reconciler::new(spec, port)?;
     let (report, orders) = (reconciler.subscribe(), reconciler.orders());
-    let stopping = Arc::new(AtomicBool::new(false));
     let at_work = AtWork {
         reconciler,
         watch,
@@ -153,7 +158,7 @@ struct AtWork<P> {
 impl<P: PolicyPort> AtWork<P> {
     fn run(mut self) -> Result<(), HostEnded> {
         self.arm();
-        let mut due = self.reconciler.begin()?;
+        let mut due = self.reconciler.begin_within(LATE_AFTER)?;
         loop {
             self.wait_until(due);
             if self.stopping.load(Ordering::Acquire) {
@@ -191,7 +196,8 @@ impl<P: PolicyPort> AtWork<P> {
 
 impl ReconcilerHandle {
     /// Waits until the first pass is over: the embedded policies, and the files that are in the
-    /// folder at the start, are in force or refused. False: the reconciler has ended before.
+    /// folder at the start, are in force or refused, or take so long that they come later. False: the
+    /// reconciler has ended before.
     pub async fn ready(&mut self) -> bool {
         self.report.wait_for(|report| report.begun).await.is_ok()
     }

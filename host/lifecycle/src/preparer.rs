@@ -9,6 +9,8 @@
 //! 1. Code that was compiled is not compiled again while it is among the last [`COMPONENTS_MAX`],
 //!    or as long as its file has not been touched (`host/server/tests/reload`).
 //! 2. Nothing in a file makes anybody panic: a parser's panic is a refusal (`job`).
+//! 3. A compiler at work on what nobody wants any more is ended (`orders` in
+//!    `host/server/tests/reload`).
 //!
 //! # Not here
 //! State of a predecessor and the briefing (`reconciler`).
@@ -21,14 +23,16 @@ use std::num::NonZeroUsize;
 use std::panic::catch_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::thread;
+use std::time::Duration;
 
 use pointsman_component::{
     COMPONENT_BYTES_MAX, CompileCache, Digest, EmbeddedPolicy, Limits, Made, PolicyComponent,
     PolicyEngine,
 };
-use pointsman_interface::Bounds;
+use pointsman_interface::{Bounds, Micros};
 use pointsman_sidecar::{SIDECAR_BYTES_MAX, Sidecar};
 use serde_json::{Map, Value};
 
@@ -61,11 +65,21 @@ pub(crate) struct Preparer {
     /// Settings by policy name, where no sidecar has any.
     settings: BTreeMap<String, Map<String, Value>>,
     // Owned state.
-    jobs: Background<(Job, Attempt), (Attempt, Result<Prepared, Failure>)>,
+    jobs: Background<ToDo, (Attempt, Result<Prepared, Failure>)>,
     /// Compiled components, the most recently used last.
     components: VecDeque<PolicyComponent>,
     compiled: u64,
     cached: u64,
+}
+
+/// A job, its attempt, and the sign that nobody wants the result.
+type ToDo = (Job, Attempt, Arc<AtomicBool>);
+
+/// A job that was begun, as long as its result is wanted: dropped, it ends the compiler at work.
+#[derive(Debug)]
+pub(crate) struct BegunJob {
+    id: JobId,
+    is_over: Arc<AtomicBool>,
 }
 
 /// The work to be done about a file.
@@ -94,8 +108,8 @@ impl Preparer {
         let compiler = Compiler { engine, cache };
         let compiles = compiler.clone();
         let tested = Tested::default();
-        let work = move |(job, mut attempt): (Job, Attempt)| {
-            let result = job.prepare(&compiles, &tested, &mut attempt);
+        let work = move |(job, mut attempt, is_over): ToDo| {
+            let result = job.prepare(&compiles.until(is_over), &tested, &mut attempt);
             (attempt, result)
         };
         let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -255,7 +269,7 @@ impl Preparer {
         let file = format!("{name}.toml");
         let limits = self.limits;
         let step = ReloadStep::Validate;
-        match catch_unwind(|| pointsman_sidecar::parse(file.as_ref(), bytes, &limits)) {
+        match catch_unwind(|| pointsman_sidecar::parse(file.as_ref(), bytes, &limits, &limits)) {
             Ok(parsed) => parsed.map_err(|error| Failure::new(step, &error)),
             Err(_panic) => {
                 let why = format!("{file}: the parser of sidecars gave up");
@@ -277,8 +291,10 @@ impl Preparer {
     }
 
     /// Begins `job`. Call it when another job can be begun.
-    pub(crate) fn begin(&mut self, job: Job, attempt: Attempt) -> JobId {
-        self.jobs.begin((job, attempt))
+    pub(crate) fn begin(&mut self, job: Job, attempt: Attempt) -> BegunJob {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let id = self.jobs.begin((job, attempt, Arc::clone(&is_over)));
+        BegunJob { id, is_over }
     }
 
     /// A job that has ended, with its attempt and its result; absent: there is none.
@@ -287,9 +303,13 @@ impl Preparer {
         Some((job, attempt, self.noted(result)))
     }
 
-    /// Waits for a job to end, and returns what [`Self::poll`] does; absent: none is in progress.
-    pub(crate) fn wait(&mut self) -> Option<(JobId, Attempt, Result<Prepared, Failure>)> {
-        let (job, (attempt, result)) = self.jobs.wait()?;
+    /// Waits for a job to end, for `most` at most, and returns what [`Self::poll`] does; absent: none
+    /// is in progress, or has ended in that time.
+    pub(crate) fn wait(
+        &mut self,
+        most: Micros,
+    ) -> Option<(JobId, Attempt, Result<Prepared, Failure>)> {
+        let (job, (attempt, result)) = self.jobs.wait(Duration::from_micros(most.0))?;
         Some((job, attempt, self.noted(result)))
     }
 
@@ -323,6 +343,20 @@ impl Preparer {
             self.components.pop_front();
         }
         self.components.push_back(component);
+    }
+}
+
+// === impl BegunJob ===
+
+impl BegunJob {
+    pub(crate) fn id(&self) -> JobId {
+        self.id
+    }
+}
+
+impl Drop for BegunJob {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 }
 

@@ -5,13 +5,22 @@
 //! host's policies in force by one commit. A version that fails on the way is left out: the version
 //! in force stays, or the default steps in, and the rule is asked again.
 //!
+//! Files that settle in one pass are judged together, whichever is ready first: a commit waits until
+//! each of them is ready or refused, and what is ready is no version of use before. One that takes
+//! longer than `LATE_AFTER` is *late*: nothing waits for it any longer, and it is judged by itself when
+//! it is ready.
+//!
 //! # Invariants
 //! 1. A version that fails at any step changes nothing that is in force
 //!    (`refused` in `host/server/tests/reload`).
 //! 2. A version that failed is not tried again before its file or its sidecar changes, and one that
 //!    the host dropped not before its code, settings or limits do, or it is released
 //!    (`host/server/tests/reload`).
-//! 3. While a policy is made ready, everything else goes on (`orders` in
+//! 3. While a policy is made ready, everything else goes on as long as a thread is free for it: only
+//!    files that settled with it wait for it, and a start, and neither longer than `LATE_AFTER`, a start
+//!    as long again for last good versions (`orders` in `host/server/tests/reload`).
+//! 4. A start without a file that is late has the file's last good version in force, or goes on
+//!    without, and gives the file's hooks to no other (`lives` and `orders` in
 //!    `host/server/tests/reload`).
 //!
 //! # Not here
@@ -44,6 +53,10 @@ use super::report::{ReconcilerReport, TransactionOutcome, Trigger};
 use super::transactions::Transactions;
 use super::{ReconcilerSpec, listing, micros, tell};
 
+/// The longest that others wait for a file. It is three times what it takes to compile a policy in
+/// Python on two busy cores (`policies/README.md`).
+pub(crate) const LATE_AFTER: Micros = Micros(60_000_000);
+
 /// The owner of the policy folder, of the policies' entries, and of their history.
 pub struct Reconciler<P> {
     // Immutable.
@@ -55,8 +68,9 @@ pub struct Reconciler<P> {
     // Owned state.
     state: State,
     folder: Folder,
-    preparer: Preparer,
+    /// Dropped before the preparer, which waits for its jobs then: nobody wants them any more.
     registry: Registry,
+    preparer: Preparer,
     conflicts: Vec<Conflict>,
     transactions: Transactions,
     /// The time when the host was last asked for its policies.
@@ -128,12 +142,22 @@ impl<P: PolicyPort> Reconciler<P> {
     /// # Errors
     /// If the host has ended.
     pub fn begin(&mut self) -> Result<Micros, HostEnded> {
+        self.begin_within(Micros(u64::MAX))
+    }
+
+    /// Makes the first pass as [`Self::begin`] does, but waits for files no longer than `wait`, and
+    /// as long again for the last good versions of those that are late then. What is still being made
+    /// ready is no version of use, until it is ready.
+    ///
+    /// # Errors
+    /// If the host has ended.
+    pub fn begin_within(&mut self, wait: Micros) -> Result<Micros, HostEnded> {
         self.transactions.begin_pass(Trigger::Start);
-        let begun = self.first_pass();
+        let begun = self.first_pass(wait);
         self.end_pass(begun)
     }
 
-    fn first_pass(&mut self) -> Result<(), HostEnded> {
+    fn first_pass(&mut self, wait: Micros) -> Result<(), HostEnded> {
         self.polled_at = self.transactions.at;
         self.recall()?;
         self.preparer.load_all(&self.embedded);
@@ -147,17 +171,19 @@ impl<P: PolicyPort> Reconciler<P> {
         if *self.folder.state() != FolderState::Watched {
             self.fall_back_on_all();
         }
+        self.prepare_until(self.transactions.now().after(wait));
+        let end = self.transactions.now().after(wait);
         loop {
-            self.prepare_all();
             // Before anybody else is given the hooks of a file that is of no use.
-            if self.fall_back() {
-                continue;
+            while self.fall_back() {
+                self.prepare_until(end);
             }
             self.reconcile()?;
             if !self.fall_back() {
-                self.drop_ready();
+                self.drop_started();
                 return Ok(());
             }
+            self.prepare_until(end);
         }
     }
 
@@ -174,7 +200,7 @@ impl<P: PolicyPort> Reconciler<P> {
 
     fn pass(&mut self) -> Result<(), HostEnded> {
         self.polled_at = self.transactions.at;
-        let has_lost = self.ask_host()? > 0;
+        self.ask_host()?;
         self.obey_all()?;
         self.look();
         let changes = self.folder.due(self.transactions.at);
@@ -183,11 +209,10 @@ impl<P: PolicyPort> Reconciler<P> {
             self.take_finished(finished);
         }
         self.prepare_next();
-        // Files that came together are judged together, whichever is ready first.
-        if !self.preparer.is_busy() || has_lost {
-            self.reconcile()?;
-            self.drop_ready();
-        }
+        let now = self.transactions.at;
+        self.leave_behind(|settled_at| settled_at.after(LATE_AFTER) <= now);
+        self.reconcile()?;
+        self.drop_started();
         if self.fall_back() {
             self.prepare_next();
         }
@@ -236,8 +261,11 @@ impl<P: PolicyPort> Reconciler<P> {
         passed?;
         let now = self.transactions.at;
         let polls_at = self.polled_at.after(self.poll);
-        let settles_at = self.folder.settles_at();
-        Ok(settles_at.map_or(polls_at, |at| at.min(polls_at)).max(now))
+        let judges_at = self.registry.ready_since();
+        let judges_at = judges_at.map(|at| at.after(LATE_AFTER));
+        let others = [self.folder.settles_at(), judges_at];
+        let due = others.into_iter().flatten().fold(polls_at, Micros::min);
+        Ok(due.max(now))
     }
 }
 

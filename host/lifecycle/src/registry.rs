@@ -19,16 +19,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pointsman_component::Digest;
-use pointsman_interface::{Hook, HookSet};
-use pointsman_policy::{Assignment, OnFailure};
-use pointsman_state::Remembered;
+use pointsman_interface::{Hook, HookSet, Micros};
+use pointsman_policy::{Assignment, OnFailure, Quarantined};
+use pointsman_state::{LastGood, Remembered};
 
 use super::background::JobId;
 use super::binding::{Bindings, Circumstances, Claimant, Place, bind};
-use super::preparer::Prepared;
-use super::transactions::Attempt;
 pub use entry::Origin;
-pub(crate) use entry::{Entry, Installed, OnDisk, Preparation, Source, Version};
+pub(crate) use entry::{Change, Entry, Installed, Making, OnDisk, Source, Started, Version};
 pub(crate) use plan::{Plan, Wanted};
 
 /// Every policy by name.
@@ -93,10 +91,15 @@ impl Registry {
 
     // === Preparation ===
 
-    /// The first policy by name that waits to be prepared. It does not wait any more.
+    /// The first policy by name that waits to be prepared, a last good version before all files: nothing
+    /// of its policy answers. It does not wait any more.
     pub(crate) fn take_waiting(&mut self) -> Option<(String, Source)> {
         let mut entries = self.entries.iter_mut();
-        entries.find_map(|(name, entry)| Some((name.clone(), entry.take_waiting()?)))
+        let fallback =
+            entries.find_map(|(name, entry)| Some((name.clone(), entry.take_waiting_fallback()?)));
+        let mut entries = self.entries.iter_mut();
+        let files = || entries.find_map(|(name, it)| Some((name.clone(), it.take_waiting()?)));
+        fallback.or_else(files)
     }
 
     /// The policy for which `job` was done; absent: the result is not wanted any more.
@@ -105,34 +108,59 @@ impl Registry {
         entries.find_map(|(name, entry)| Some((name.clone(), entry.take_made(job)?)))
     }
 
-    /// The attempt and the policy that are ready as `version` of `name`.
-    pub(crate) fn take_ready(
-        &mut self,
-        name: &str,
-        version: &Version,
-    ) -> Option<(Attempt, Box<Prepared>)> {
-        let entry = self.entries.get_mut(name)?;
-        entry.take_ready(|prepared| prepared.version.is_same(version))
-    }
-
-    /// Drops all versions that are ready. Returns the attempts, with the names of the policies.
-    pub(crate) fn drop_ready(&mut self) -> Vec<(String, Attempt)> {
-        let ready = self.entries.iter_mut().filter_map(|(name, entry)| {
-            let (attempt, _) = entry.take_ready(|_| true)?;
-            Some((name.clone(), attempt))
+    /// The changes that are ready and wait for no other file that settled with theirs, by the names of
+    /// the policies.
+    pub(crate) fn take_changes(&mut self) -> Vec<(String, Change)> {
+        let awaited = self.entries.values().filter_map(Entry::awaited_since);
+        let awaited: BTreeSet<Micros> = awaited.collect();
+        let changes = self.entries.iter_mut().filter_map(|(name, entry)| {
+            let change = entry.take_change(&awaited)?;
+            Some((name.clone(), change))
         });
-        ready.collect()
+        changes.collect()
     }
 
-    /// Has the last good version prepared for each policy of whose file no version is of use.
-    /// Returns true if there is one.
-    pub(crate) fn fall_back(&mut self, is_good: impl Fn(&str) -> bool) -> bool {
+    /// The time at which those files settled first that are ready and wait for others; absent: none do.
+    pub(crate) fn ready_since(&self) -> Option<Micros> {
+        let ready = self.entries.values().filter_map(Entry::ready_since);
+        ready.min()
+    }
+
+    /// The instance of `version` of `name`, if there is one that is not in force yet.
+    pub(crate) fn take_started(&mut self, name: &str, version: &Version) -> Option<Started> {
+        let started = &mut self.entries.get_mut(name)?.started;
+        started.take_if(|(_, prepared)| prepared.version.is_same(version))
+    }
+
+    /// Drops all instances that are not in force. Returns them, with the names of the policies.
+    pub(crate) fn drop_started(&mut self) -> Vec<(String, Started)> {
+        let entries = self.entries.iter_mut();
+        let started = entries.filter_map(|(name, it)| Some((name.clone(), it.started.take()?)));
+        started.collect()
+    }
+
+    /// True while a job makes a version ready, unless it is late.
+    pub(crate) fn is_preparing(&self) -> bool {
+        self.entries.values().any(Entry::is_being_made)
+    }
+
+    /// Makes the files late that are still being prepared, or wait for that, of which `is_late` says so
+    /// by the time at which they settled. Returns the names of their policies.
+    pub(crate) fn leave_behind(&mut self, is_late: impl Fn(Micros) -> bool) -> Vec<String> {
+        let entries = self.entries.iter_mut();
+        let late = entries.filter_map(|(name, entry)| {
+            let is_left = entry.leave_behind(&is_late);
+            is_left.then(|| name.clone())
+        });
+        late.collect()
+    }
+
+    /// Has the last good version prepared for each policy of whose file no version is of use yet, or
+    /// any more. Returns true if there is one.
+    pub(crate) fn fall_back(&mut self, last_good: &BTreeMap<String, LastGood>) -> bool {
         let mut falls_back = false;
         for (name, entry) in &mut self.entries {
-            let is_idle = matches!(entry.preparation, Preparation::Idle);
-            let on_disk = entry.on_disk.as_ref();
-            let is_useless = on_disk.is_some_and(|on_disk| on_disk.version.is_none());
-            if is_idle && is_useless && is_good(name) {
+            if last_good.get(name).is_some_and(|good| entry.lacks(good)) {
                 entry.prepare(Source::LastGood);
                 falls_back = true;
             }
@@ -161,6 +189,16 @@ impl Registry {
             holders: &remembered.holders,
             canaries: &remembered.canaries,
         })
+    }
+
+    /// The numbers of the shadows that are in quarantine by `entry`: their faults have ended them, and
+    /// the host still has them.
+    pub(crate) fn ended_shadows(&self, entry: &Quarantined) -> Vec<u32> {
+        let ended = self.installed().filter(|(_, it)| match it.assignment {
+            Assignment::Shadow(_) => entry.keeps_out(&it.version.source),
+            Assignment::Enforce(_) | Assignment::Canary(..) => false,
+        });
+        ended.map(|(_, installed)| installed.number).collect()
     }
 
     /// The policies of the host that serve as `bindings` say.
@@ -283,6 +321,7 @@ fn claimant(name: &str, entry: &Entry, remembered: &Remembered) -> Claimant {
             .as_ref()
             .map_or(HookSet::EMPTY, |it| it.hooks),
         file: of_file(),
+        is_late: entry.is_late(),
         closed: entry.closed,
         holds: entry
             .installed

@@ -79,6 +79,14 @@ pub(crate) fn transaction(transaction: &Transaction, entry: Option<&Entry>) {
     }
 }
 
+/// Logs that nothing waits for the file of `policy` any longer.
+pub(crate) fn late(policy: &str) {
+    warn!(
+        policy,
+        "policy takes long to be made ready, and is not waited for"
+    );
+}
+
 /// Logs that the last good version of `policy` is gone.
 pub(crate) fn last_good_is_gone(policy: &str, digest: Digest) {
     warn!(

@@ -83,6 +83,11 @@ impl Transactions {
         self.cause = cause;
     }
 
+    /// The time now, which goes on while a pass lasts.
+    pub(crate) fn now(&self) -> Micros {
+        (self.clock)()
+    }
+
     /// A new attempt, which is not part of the record yet.
     pub(crate) fn new_attempt(&self) -> Attempt {
         Attempt::new(&self.clock)

@@ -1,19 +1,21 @@
 //! Notes about compilations that have begun and did not end well.
 //!
 //! A note is a file of a line for each compilation that began, and a last one with the reason why
-//! the compiler was stopped. It is removed when a compilation ends in any other way.
+//! the compiler was stopped. It is removed when a compilation ends in any other way, and stays as it
+//! is where the compiler was killed, which may or may not be for the file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
+use crate::compiler::CompileStop;
 use crate::component::LoadError;
 
 /// Ending of a note's name.
 pub(super) const NOTE_SUFFIX: &str = ".tried";
 
-/// Number of compilations of a file with which the process around them may end.
+/// Number of compilations of a file with which the process around them, or the compiler, may be ended.
 const BEGUN_MAX: usize = 3;
 
 /// Largest size of a note, in bytes.
@@ -44,7 +46,10 @@ impl Attempts {
         let why = match stopped {
             Some(why) => format!("given up before: {why}"),
             None if begun >= BEGUN_MAX => {
-                format!("given up: the host has ended {begun} times while it compiled this file")
+                format!(
+                    "given up: the host or the compiler was ended {begun} times while this file was \
+                     compiled"
+                )
             }
             None => {
                 self.append(BEGUN).unwrap_or_default();
@@ -58,6 +63,8 @@ impl Attempts {
     /// Takes note of the end of a compilation, by its error if it failed.
     pub(super) fn end(&self, error: Option<&LoadError>) {
         let noted = match error {
+            // The line of its beginning counts it.
+            Some(LoadError::Stopped(CompileStop::Killed)) => Ok(()),
             Some(LoadError::Stopped(why)) => self.append(&format!("{STOPPED}{why}")),
             Some(_) | None => fs::remove_file(&self.note),
         };

@@ -148,7 +148,7 @@ fn a_file_with_which_the_process_ended_again_and_again_is_given_up() {
         assert_eq!(attempts.begin(), Ok(()));
     }
     let error = attempts.begin().unwrap_err();
-    let why = "given up: the host has ended 3 times while it compiled this file";
+    let why = "given up: the host or the compiler was ended 3 times while this file was compiled";
     let remedy = format!("to have it compiled once more, remove {}", note.display());
     assert_eq!(error.to_string(), format!("{why}; {remedy}"));
     fs::remove_file(&note).unwrap();

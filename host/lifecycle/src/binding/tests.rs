@@ -260,6 +260,47 @@ fn of_two_files_the_one_that_holds_the_hook_stays() {
 }
 
 #[test]
+fn while_the_last_holder_is_late_no_other_file_has_its_hook() {
+    let hook = Hook::Priority;
+    let hooks: &[Hook] = &[hook];
+    for file in ["/two", "/aging"] {
+        for (is_late, place) in [(true, Place::Embedded), (false, Place::Folder)] {
+            let mut claimants = claimants(&[AGING, (file, hooks)]);
+            claimants.entry("one").or_default().is_late = is_late;
+            let bindings = bind(Circumstances {
+                ordered: &BTreeMap::new(),
+                configured: &[],
+                defaults: &DEFAULTS,
+                claimants: &claimants,
+                holders: &BTreeMap::from([(hook, "one".to_owned())]),
+                canaries: &BTreeMap::new(),
+            });
+            assert_eq!(bindings.holders[&hook].place, place, "{file}");
+        }
+    }
+}
+
+#[test]
+fn while_the_last_canary_is_late_no_other_file_is_it() {
+    let routing: HookSet = [Hook::Routing].into_iter().collect();
+    for (is_late, n_trials) in [(true, 0), (false, 1)] {
+        let mut claimants: BTreeMap<&str, Claimant> = BTreeMap::new();
+        let canary = Assignment::Canary(routing, "10%".parse().unwrap());
+        claimants.entry("two").or_default().file = Some(canary);
+        claimants.entry("one").or_default().is_late = is_late;
+        let bindings = bind(Circumstances {
+            ordered: &BTreeMap::new(),
+            configured: &[],
+            defaults: &DEFAULTS,
+            claimants: &claimants,
+            holders: &BTreeMap::new(),
+            canaries: &BTreeMap::from([(Hook::Routing, "one".to_owned())]),
+        });
+        assert_eq!(bindings.trials.len(), n_trials);
+    }
+}
+
+#[test]
 fn what_is_bound_by_name_is_not_contested() {
     let (one, two) = (("/one", [Hook::Priority]), ("/two", [Hook::Priority]));
     let policies: [(&str, &[Hook]); 2] = [(one.0, &one.1), (two.0, &two.1)];

@@ -11,6 +11,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pointsman_component::{
@@ -102,6 +103,11 @@ impl Job {
         })
     }
 
+    /// Digest of the version's code.
+    pub(crate) fn digest(&self) -> Digest {
+        self.code.digest()
+    }
+
     /// The version that the job makes of `component`, if the sidecar's mode is one for it.
     pub(super) fn version(&self, component: &PolicyComponent) -> Result<Version, Failure> {
         let text = self.sidecar_text.clone();
@@ -125,6 +131,14 @@ impl Code {
 // === impl Compiler ===
 
 impl Compiler {
+    /// The same compiler, which ends its compilations once `over` is true.
+    pub(super) fn until(&self, over: Arc<AtomicBool>) -> Self {
+        Self {
+            engine: self.engine.until(over),
+            cache: self.cache.clone(),
+        }
+    }
+
     pub(super) fn compile(
         &self,
         code: &[u8],

@@ -1,5 +1,7 @@
 //! From the present policies to the wanted ones: plans, made commits.
 
+use std::sync::Arc;
+
 use pointsman_interface::Hook;
 use pointsman_policy::{Assignment, CommitError, Committed, Install, Restored, Runner};
 
@@ -7,14 +9,34 @@ use super::Reconciler;
 use crate::binding::{Bindings, Place};
 use crate::port::{HostEnded, PolicyPort};
 use crate::preparer;
-use crate::registry::{Origin, Plan, Wanted};
+use crate::registry::{Origin, Plan, Version, Wanted};
 use crate::report::{ReloadStep, TransactionOutcome};
 use crate::tell;
 use crate::transactions::Failure;
 
+/// A version of a policy that could not be put in force, and the reason.
+#[derive(Debug)]
+struct Unfit {
+    name: String,
+    version: Arc<Version>,
+    failure: Failure,
+}
+
 impl<P: PolicyPort> Reconciler<P> {
-    /// Puts the answer of the binding rule in force.
+    /// Puts the answer of the binding rule in force, and does without the versions that cannot be.
     pub(super) fn reconcile(&mut self) -> Result<(), HostEnded> {
+        self.reconcile_for(None).map(drop)
+    }
+
+    /// Puts the answer of the binding rule in force, as an order about the policy `ordered` makes it.
+    /// Where that policy's version cannot be put there, the order is at fault, and not the version:
+    /// returns the reason then, and leaves everything to the caller. Changes that are ready are judged
+    /// with it.
+    pub(super) fn reconcile_for(
+        &mut self,
+        ordered: Option<&str>,
+    ) -> Result<Option<Failure>, HostEnded> {
+        self.take_changes();
         // Each round that fails does without one more version, and a policy has a few at most.
         for _ in 0..=4 * self.registry.len() {
             let bindings = self.registry.bindings(self.state.remembered());
@@ -27,9 +49,15 @@ impl<P: PolicyPort> Reconciler<P> {
                 }
                 break;
             }
-            self.carry_out(plan, &bindings)?;
+            let Some(unfit) = self.carry_out(plan, &bindings)? else {
+                continue;
+            };
+            if ordered == Some(unfit.name.as_str()) {
+                return Ok(Some(unfit.failure));
+            }
+            self.refuse_version(&unfit.name, &unfit.version, unfit.failure);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Remembers the files that hold and try a hook, for the next life of the server. A hook that
@@ -55,8 +83,8 @@ impl<P: PolicyPort> Reconciler<P> {
         });
     }
 
-    /// Makes `plan` one commit, or leaves out a version that is of no use.
-    fn carry_out(&mut self, plan: Plan, bindings: &Bindings) -> Result<(), HostEnded> {
+    /// Makes `plan` one commit, or returns a version with which that cannot be done.
+    fn carry_out(&mut self, plan: Plan, bindings: &Bindings) -> Result<Option<Unfit>, HostEnded> {
         let Plan {
             mut commit,
             install,
@@ -71,10 +99,7 @@ impl<P: PolicyPort> Reconciler<P> {
                         probation: self.has_to_prove_itself(wanted).then_some(self.probation),
                     });
                 }
-                Err(failure) => {
-                    self.refuse_version(&wanted.name, &wanted.version, failure);
-                    return Ok(());
-                }
+                Err(failure) => return Ok(Some(Unfit::new(wanted, failure))),
             }
         }
         let put: Vec<u32> = commit.bind.iter().map(|(number, _)| *number).collect();
@@ -83,24 +108,27 @@ impl<P: PolicyPort> Reconciler<P> {
             Ok(committed) => {
                 self.registry.on_failure = on_failure.unwrap_or(self.registry.on_failure);
                 self.settle(committed, (install, put), bindings);
-                Ok(())
+                Ok(None)
             }
             Err(error) => self.heed_refusal(&error, &install),
         }
     }
 
-    /// Takes note of a refused commit: a version is of no use, or the host has other policies than
-    /// was believed.
-    fn heed_refusal(&mut self, error: &CommitError, install: &[Wanted]) -> Result<(), HostEnded> {
+    /// Takes note of a refused commit: a version cannot be put in force, and is returned, or the host
+    /// has other policies than was believed.
+    fn heed_refusal(
+        &mut self,
+        error: &CommitError,
+        install: &[Wanted],
+    ) -> Result<Option<Unfit>, HostEnded> {
         if let CommitError::Install { at, .. } = error
             && let Some(wanted) = install.get(*at)
         {
             let failure = Failure::new(ReloadStep::Bind, error);
-            self.refuse_version(&wanted.name, &wanted.version, failure);
-            return Ok(());
+            return Ok(Some(Unfit::new(wanted, failure)));
         }
         self.ask_host()?;
-        Ok(())
+        Ok(None)
     }
 
     /// Takes note of the commit, which installed versions and `put` others elsewhere.
@@ -181,8 +209,8 @@ impl<P: PolicyPort> Reconciler<P> {
     /// An instance of `wanted` that has its predecessor's state.
     fn successor(&mut self, wanted: &Wanted) -> Result<Runner, Failure> {
         let Wanted { name, version, .. } = wanted;
-        let ready = self.registry.take_ready(name, version);
-        let prepared = ready.map(|(attempt, prepared)| {
+        let started = self.registry.take_started(name, version);
+        let prepared = started.map(|(attempt, prepared)| {
             self.transactions.resume(name, attempt);
             prepared.started
         });
@@ -201,5 +229,17 @@ impl<P: PolicyPort> Reconciler<P> {
         let restored = restored.map_err(|error| Failure::new(ReloadStep::Restore, &error))?;
         attempt.restored = Some(restored);
         Ok(started)
+    }
+}
+
+// === impl Unfit ===
+
+impl Unfit {
+    fn new(wanted: &Wanted, failure: Failure) -> Self {
+        Self {
+            name: wanted.name.clone(),
+            version: Arc::clone(&wanted.version),
+            failure,
+        }
     }
 }

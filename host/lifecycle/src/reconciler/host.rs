@@ -22,16 +22,18 @@ impl<P: PolicyPort> Reconciler<P> {
         self.port.commit(recall).map(drop)
     }
 
-    /// Asks the host for its policies. Returns the number of policies that the host has taken out.
-    pub(super) fn ask_host(&mut self) -> Result<usize, HostEnded> {
+    /// Asks the host for its policies.
+    pub(super) fn ask_host(&mut self) -> Result<(), HostEnded> {
         // There is nothing in it to be refused.
-        let committed = self.port.commit(Commit::default())?;
-        Ok(committed.map_or(0, |committed| self.heed(committed, None)))
+        if let Ok(committed) = self.port.commit(Commit::default())? {
+            self.heed(committed, None);
+        }
+        Ok(())
     }
 
     /// Takes note of the host's answer. Of the policies that are gone, those in `serving` should
-    /// not be; where `serving` is absent, those in quarantine. Returns the number of these.
-    pub(super) fn heed(&mut self, committed: Committed, serving: Option<&BTreeSet<u32>>) -> usize {
+    /// not be; where `serving` is absent, those in quarantine.
+    pub(super) fn heed(&mut self, committed: Committed, serving: Option<&BTreeSet<u32>>) {
         let Committed {
             held,
             on_probation,
@@ -47,7 +49,6 @@ impl<P: PolicyPort> Reconciler<P> {
             Some(serving) => serving.contains(&installed.number),
             None => listed(&quarantine, &installed.version).is_some(),
         });
-        let n_lost = lost.len();
         for (name, installed) in lost {
             self.lose(&name, &installed, &quarantine);
         }
@@ -66,7 +67,6 @@ impl<P: PolicyPort> Reconciler<P> {
         self.transactions.cause = cause;
         // Here, where nobody waits: to free their memories takes its time.
         drop(retired);
-        n_lost
     }
 
     /// Goes on without `lost`, which the host has taken out.

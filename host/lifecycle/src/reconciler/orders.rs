@@ -10,6 +10,7 @@ use crate::binding::Place;
 use crate::order::{Order, OrderError};
 use crate::port::{HostEnded, PolicyPort};
 use crate::report::{ReloadStep, Trigger};
+use crate::transactions::Failure;
 
 /// The most orders carried out in one pass; the others are next.
 const ORDERS_PER_PASS: usize = 64;
@@ -43,7 +44,7 @@ impl<P: PolicyPort> Reconciler<P> {
                 let unbind = |state: &mut Remembered| {
                     state.bindings.remove(&hook);
                 };
-                self.carry_out_order(unbind, None)
+                self.carry_out_order(unbind)
             }
             Order::Bind {
                 hook,
@@ -57,44 +58,49 @@ impl<P: PolicyPort> Reconciler<P> {
                     let ejected = hooks.iter().map(|hook| (hook, BoundTo::Embedded));
                     state.bindings.extend(ejected);
                 };
-                self.carry_out_order(eject, None)
+                self.carry_out_order(eject)
             }
             Order::Release { fingerprint } => self.release(fingerprint),
         }
     }
 
-    /// Changes the orders in force, and reconciles. If the `wanted` policy does not get its
-    /// assignment, everything is as before.
-    fn carry_out_order(
+    /// Changes the orders in force, and reconciles.
+    fn carry_out_order(&mut self, change: impl FnOnce(&mut Remembered)) -> Result<(), OrderError> {
+        self.state.change(change);
+        Ok(self.reconcile()?)
+    }
+
+    /// Changes the orders in force by one about the policy `name`, and reconciles. If the policy cannot
+    /// be put there, or does not get the `wanted` assignment, everything is as before, its version
+    /// included.
+    fn carry_out_order_about(
         &mut self,
+        name: &str,
+        wanted: Option<Assignment>,
         change: impl FnOnce(&mut Remembered),
-        wanted: Option<(&str, Assignment)>,
     ) -> Result<(), OrderError> {
+        // Versions that can be judged are, so that what fails below is the order.
+        self.reconcile()?;
         let before = self.state.remembered().clone();
         self.state.change(change);
-        self.reconcile()?;
-        let Some((name, assignment)) = wanted else {
-            return Ok(());
-        };
-        if self.registry.is_installed(name, assignment) {
+        let failure = self.reconcile_for(Some(name))?;
+        let has_it = |wanted| self.registry.is_installed(name, wanted);
+        if failure.is_none() && wanted.is_none_or(has_it) {
             return Ok(());
         }
         self.state.change(|state| {
             state.bindings = before.bindings;
             state.modes = before.modes;
         });
+        if let Some(failure) = &failure {
+            self.note_refused(name, failure.clone());
+        }
         self.reconcile()?;
-        let refusal = self.registry.get(name).and_then(|it| it.refusal.as_ref());
-        Err(match refusal {
-            Some(refusal) => OrderError::Failed {
-                step: refusal.step,
-                why: refusal.why.clone(),
-            },
-            None => OrderError::Failed {
-                step: ReloadStep::Bind,
-                why: "another policy has it; `pointsman policy status` says who".to_owned(),
-            },
-        })
+        let Failure { step, why } = failure.unwrap_or_else(|| Failure {
+            step: ReloadStep::Bind,
+            why: "another policy has it; `pointsman policy status` says who".to_owned(),
+        });
+        Err(OrderError::Failed { step, why })
     }
 
     // === Each of them ===
@@ -112,7 +118,7 @@ impl<P: PolicyPort> Reconciler<P> {
             state.bindings.insert(hook, BoundTo::Policy(policy));
         };
         let wanted = Assignment::Enforce([hook].into_iter().collect());
-        self.carry_out_order(bind, Some((name, wanted)))
+        self.carry_out_order_about(name, Some(wanted), bind)
     }
 
     fn set_mode(&mut self, name: &str, mode: Mode) -> Result<(), OrderError> {
@@ -120,6 +126,7 @@ impl<P: PolicyPort> Reconciler<P> {
         let instead_of = self.mode_of_file(name)?;
         let tried: HookSet = hooks.iter().filter(|hook| hook.is_by_request()).collect();
         let wanted = match mode {
+            // The binding rule says which hooks it gets, if any.
             Mode::Enforce => None,
             Mode::Shadow => Some(Assignment::Shadow(hooks)),
             Mode::Canary(_) if tried.is_empty() => {
@@ -131,7 +138,7 @@ impl<P: PolicyPort> Reconciler<P> {
             let order = ModeOrder { mode, instead_of };
             state.modes.insert(name.to_owned(), order);
         };
-        self.carry_out_order(order, wanted.map(|wanted| (name, wanted)))
+        self.carry_out_order_about(name, wanted, order)
     }
 
     fn promote(&mut self, name: &str) -> Result<(), OrderError> {
@@ -159,7 +166,7 @@ impl<P: PolicyPort> Reconciler<P> {
                 state.bindings.insert(hook, to);
             }
         };
-        self.carry_out_order(order, Some((name, Assignment::Enforce(hooks))))
+        self.carry_out_order_about(name, Some(Assignment::Enforce(hooks)), order)
     }
 
     fn roll_back(&mut self, name: &str) -> Result<(), OrderError> {
@@ -181,9 +188,13 @@ impl<P: PolicyPort> Reconciler<P> {
     fn release(&mut self, fingerprint: Digest) -> Result<(), OrderError> {
         let mut listed = self.state.remembered().quarantine.iter();
         let entry = listed.find(|entry| entry.fingerprint == fingerprint);
-        let digest = entry.ok_or(OrderError::NotQuarantined(fingerprint))?.digest;
+        let entry = entry.ok_or(OrderError::NotQuarantined(fingerprint))?;
+        let digest = entry.digest;
+        // A shadow that has ended is asked no more: it makes place for a fresh one.
+        let remove = self.registry.ended_shadows(entry);
         self.commit_order(Commit {
             release: vec![fingerprint],
+            remove,
             ..Commit::default()
         })?;
         for name in self.registry.refused(digest) {

@@ -4,17 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pointsman_component::EmbeddedPolicy;
-use pointsman_interface::{Hook, HookSet};
+use pointsman_interface::{Hook, HookSet, Micros};
 use pointsman_policy::OnFailure;
 use pointsman_state::LastGood;
 
 use super::Reconciler;
 use super::host::listed;
 use crate::background::JobId;
+use crate::binding::Place;
 use crate::folder::Pair;
 use crate::port::PolicyPort;
 use crate::preparer::{Inspection, Job, Prepared};
-use crate::registry::{Origin, Preparation, Source, Version};
+use crate::registry::{Change, Making, Origin, Source, Started, Version};
 use crate::report::{ReloadStep, TransactionOutcome, VersionRefusal};
 use crate::tell;
 use crate::transactions::{Attempt, Failure};
@@ -37,8 +38,26 @@ impl<P: PolicyPort> Reconciler<P> {
     pub(super) fn take_all(&mut self, changes: Vec<(String, Option<Pair>)>) {
         for (name, pair) in changes {
             match pair {
-                Some(pair) => self.registry.entry(&name).prepare(Source::Files(pair)),
-                None => self.take_withdrawn(&name),
+                Some(pair) => {
+                    let settled_at = Some(self.transactions.at);
+                    let source = Source::Files { pair, settled_at };
+                    self.registry.entry(&name).prepare(source);
+                }
+                None => {
+                    let settled_at = self.transactions.at;
+                    self.registry.entry(&name).note_gone(settled_at);
+                }
+            }
+        }
+    }
+
+    /// Makes the changes that are ready, unless they wait for others whose files settled with theirs:
+    /// from now on the binding rule goes by them.
+    pub(super) fn take_changes(&mut self) {
+        for (name, change) in self.registry.take_changes() {
+            match change {
+                Change::Version { version, started } => self.take_version(&name, version, started),
+                Change::Removal => self.take_withdrawn(&name),
             }
         }
     }
@@ -58,12 +77,25 @@ impl<P: PolicyPort> Reconciler<P> {
 
     // === Files on their way ===
 
-    /// Prepares all waiting policies, and waits for their jobs.
-    pub(super) fn prepare_all(&mut self) {
+    /// Prepares all waiting policies, and waits for their jobs, until `end` at most. Files that take
+    /// longer are late. What is ready is judged.
+    pub(super) fn prepare_until(&mut self, end: Micros) {
         self.prepare_next();
-        while let Some(finished) = self.preparer.wait() {
+        while self.registry.is_preparing()
+            && let Some(finished) = self.preparer.wait(end.since(self.transactions.now()))
+        {
             self.take_finished(finished);
             self.prepare_next();
+        }
+        self.leave_behind(|_| true);
+        self.take_changes();
+    }
+
+    /// Has nothing wait any longer for the files of which `is_late` says so by the time at which they
+    /// settled.
+    pub(super) fn leave_behind(&mut self, is_late: impl Fn(Micros) -> bool) {
+        for name in self.registry.leave_behind(is_late) {
+            tell::late(&name);
         }
     }
 
@@ -74,13 +106,15 @@ impl<P: PolicyPort> Reconciler<P> {
             && let Some((name, source)) = self.registry.take_waiting()
         {
             match source {
-                Source::Files(pair) => self.prepare_files(&name, pair),
+                Source::Files { pair, settled_at } => {
+                    self.prepare_files(&name, (pair, settled_at));
+                }
                 Source::LastGood => self.prepare_last_good(&name),
             }
         }
     }
 
-    fn prepare_files(&mut self, name: &str, pair: Pair) {
+    fn prepare_files(&mut self, name: &str, (pair, settled_at): (Pair, Option<Micros>)) {
         let Some(path) = self.path_of(name) else {
             return;
         };
@@ -90,11 +124,13 @@ impl<P: PolicyPort> Reconciler<P> {
         let found = (self.preparer).inspect((name, path), &pair, on_disk, &mut attempt);
         match found {
             Ok(Inspection::Changed(job)) => {
-                self.make((name, Source::Files(pair)), *job, attempt);
+                let source = Source::Files { pair, settled_at };
+                self.make((name, source), *job, attempt);
             }
             Ok(Inspection::Unchanged(version)) => {
-                entry.accept();
-                self.adopt(name, version);
+                let source = Source::Files { pair, settled_at };
+                let started = None;
+                entry.note_ready(&source, Change::Version { version, started });
             }
             Ok(Inspection::Unsettled) => self.folder.unsettle(name, self.transactions.at),
             Ok(Inspection::WaitsFor(pinned)) => {
@@ -137,8 +173,13 @@ impl<P: PolicyPort> Reconciler<P> {
     }
 
     fn make(&mut self, (name, source): (&str, Source), job: Job, attempt: Attempt) {
+        let digest = job.digest();
         let job = self.preparer.begin(job, attempt);
-        self.registry.entry(name).preparation = Preparation::Making { job, source };
+        self.registry.entry(name).make(Making {
+            job,
+            source,
+            digest,
+        });
     }
 
     /// Takes a job that has ended. Its result may not be wanted any more.
@@ -157,27 +198,44 @@ impl<P: PolicyPort> Reconciler<P> {
                     entry.on_disk.get_or_insert_default().code = Some(code);
                 }
                 let version = Arc::clone(&prepared.version);
-                if let Some(failure) = self.in_quarantine(&version) {
-                    self.transactions.resume(&name, attempt);
-                    return self.refuse_version(&name, &version, failure);
-                }
-                let entry = self.registry.entry(&name);
-                entry.closed = HookSet::EMPTY;
-                if let Source::Files(_) = source {
-                    entry.accept();
-                }
-                let prepared = Box::new(prepared);
-                entry.preparation = Preparation::Ready { attempt, prepared };
-                self.adopt(&name, version);
+                let started = Some((attempt, Box::new(prepared)));
+                entry.note_ready(&source, Change::Version { version, started });
             }
             Err(failure) => {
                 self.transactions.resume(&name, attempt);
                 match source {
-                    Source::Files(_) => self.refuse(&name, failure),
+                    Source::Files { .. } => self.refuse(&name, failure),
                     Source::LastGood => self.give_up_last_good(&name, failure),
                 }
             }
         }
+    }
+
+    /// Makes `version` the newest of `name`, unless it is in quarantine.
+    fn take_version(&mut self, name: &str, version: Arc<Version>, started: Option<Started>) {
+        let entry = self.registry.entry(name);
+        let newest = entry.version(Place::Folder);
+        let is_newest = newest.is_some_and(|newest| newest.is_same(&version));
+        // The host has judged the newest one: a shadow that has ended may stay.
+        if (started.is_some() || !is_newest)
+            && let Some(failure) = self.in_quarantine(&version)
+        {
+            if let Some((attempt, _)) = started {
+                self.transactions.resume(name, attempt);
+            }
+            self.transactions.attempt(name).digest = Some(version.source.digest());
+            return self.refuse_version(name, &version, failure);
+        }
+        let entry = self.registry.entry(name);
+        if started.is_some() {
+            entry.closed = HookSet::EMPTY;
+            entry.started = started;
+        }
+        match version.origin {
+            Origin::File(_) => entry.accept(),
+            Origin::Embedded | Origin::LastGood(_) => {}
+        }
+        self.adopt(name, version);
     }
 
     /// The reason to refuse `version`, if it is in quarantine: then it claims nothing.
@@ -197,13 +255,16 @@ impl<P: PolicyPort> Reconciler<P> {
     fn adopt(&mut self, name: &str, version: Arc<Version>) {
         let digest = version.source.digest();
         let (mode, sidecar) = (version.mode, version.sidecar.clone());
+        let is_of_files = matches!(version.origin, Origin::File(_));
         let on_disk = self.registry.entry(name).on_disk.get_or_insert_default();
         let before = on_disk.version.as_ref();
         let is_same = before.is_some_and(|before| before.is_same(&version));
         on_disk.version = Some(version);
         self.state.change(|state| {
-            // The mode was ordered in the place of one that the file does not say any more.
-            if let Some(order) = state.modes.get(name)
+            // The mode was ordered in the place of one that the file does not say any more. A last good
+            // version says what another file said.
+            if is_of_files
+                && let Some(order) = state.modes.get(name)
                 && order.instead_of != mode
             {
                 state.modes.remove(name);
@@ -217,9 +278,9 @@ impl<P: PolicyPort> Reconciler<P> {
         });
     }
 
-    /// Drops the versions that are ready and were not put in force: they hold no hook.
-    pub(super) fn drop_ready(&mut self) {
-        for (name, attempt) in self.registry.drop_ready() {
+    /// Drops the instances that were judged and not put in force: they hold no hook.
+    pub(super) fn drop_started(&mut self) {
+        for (name, (attempt, _)) in self.registry.drop_started() {
             self.transactions.resume(&name, attempt);
         }
     }
@@ -228,14 +289,19 @@ impl<P: PolicyPort> Reconciler<P> {
 
     /// Refuses the newest version of `name`.
     fn refuse(&mut self, name: &str, failure: Failure) {
-        let Failure { step, why } = failure;
-        self.port.count_refused(step);
         self.registry.entry(name).refuse(VersionRefusal {
-            step,
-            why: why.clone(),
+            step: failure.step,
+            why: failure.why.clone(),
             digest: self.transactions.attempt(name).digest,
             at: self.transactions.at,
         });
+        self.note_refused(name, failure);
+    }
+
+    /// Counts and records that a version of `name` was not put in force.
+    pub(super) fn note_refused(&mut self, name: &str, failure: Failure) {
+        let Failure { step, why } = failure;
+        self.port.count_refused(step);
         let refused = TransactionOutcome::Refused { step, why };
         self.transactions.end(name, refused, None);
     }
@@ -254,10 +320,15 @@ impl<P: PolicyPort> Reconciler<P> {
         }
     }
 
-    /// Forgets the last good version of `name`, which is of no use any more.
+    /// Goes on without the last good version of `name`. One that could not be compiled may be good still:
+    /// the compiler's notes say when it is to be given up. Another is forgotten.
     fn give_up_last_good(&mut self, name: &str, failure: Failure) {
         let Failure { step, why } = failure;
-        self.state.change(|state| state.last_good.remove(name));
+        if step == ReloadStep::Compile {
+            self.registry.entry(name).is_spent = true;
+        } else {
+            self.state.change(|state| state.last_good.remove(name));
+        }
         let refused = TransactionOutcome::Refused { step, why };
         self.transactions.end(name, refused, None);
     }
@@ -298,10 +369,9 @@ impl<P: PolicyPort> Reconciler<P> {
         }
     }
 
-    /// Has the last good version prepared for each file of which no version is of use. Returns true
-    /// if there is one.
+    /// Has the last good version prepared for each file of which no version is of use, or only one that
+    /// is late. Returns true if there is one.
     pub(super) fn fall_back(&mut self) -> bool {
-        let last_good = &self.state.remembered().last_good;
-        self.registry.fall_back(|name| last_good.contains_key(name))
+        self.registry.fall_back(&self.state.remembered().last_good)
     }
 }

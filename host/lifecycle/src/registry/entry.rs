@@ -1,11 +1,12 @@
 //! One policy: its file, its embedded version, the preparation of the next one, and the installed
 //! ones.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use pointsman_component::{Digest, PolicyComponent};
-use pointsman_interface::HookSet;
+use pointsman_interface::{HookSet, Micros};
 use pointsman_policy::{Assignment, Mode, OnFailure, PolicySource};
 use pointsman_sidecar::Sidecar;
 use pointsman_state::{LastGood, Remembered};
@@ -14,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::background::JobId;
 use crate::binding::Place;
 use crate::folder::{Pair, Stamp};
-use crate::preparer::Prepared;
+use crate::preparer::{BegunJob, Prepared};
 use crate::report::VersionRefusal;
 use crate::transactions::Attempt;
 
@@ -69,31 +70,57 @@ pub(crate) struct OnDisk {
 #[derive(Debug)]
 pub(crate) enum Source {
     /// The files as they were seen.
-    Files(Pair),
+    Files {
+        pair: Pair,
+        /// The time of the pass in which they settled. Files that have it in common are judged together;
+        /// absent: these are late, and judged by themselves.
+        settled_at: Option<Micros>,
+    },
     /// The last good version, from the state folder.
     LastGood,
 }
 
+/// A change of a policy that is ready.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// The version is of use.
+    Version {
+        version: Arc<Version>,
+        /// An instance of it; absent: the version before goes on, for only the rest of the sidecar differs.
+        started: Option<Started>,
+    },
+    /// The files are gone.
+    Removal,
+}
+
+/// An instance of a version that can be put in force, and the attempt to do so.
+pub(crate) type Started = (Attempt, Box<Prepared>);
+
 /// The progress of a policy's next version.
 ///
-/// A new source replaces any earlier one. The result of a job that no entry waits for any more is
-/// dropped.
+/// A new source replaces any earlier one. A job that no entry waits for any more is ended, and its
+/// result dropped.
 #[derive(Debug, Default)]
-pub(crate) enum Preparation {
+enum Preparation {
     #[default]
     Idle,
     /// The source waits while others come first.
     Waiting(Source),
-    Making {
-        job: JobId,
-        source: Source,
-    },
-    /// The version waits for the others that were to be prepared: files that settle together come
-    /// into force together.
+    Making(Making),
+    /// The change waits to be judged, with those of the other files that settled at the same time.
     Ready {
-        attempt: Attempt,
-        prepared: Box<Prepared>,
+        settled_at: Option<Micros>,
+        change: Change,
     },
+}
+
+/// A version that is being made ready.
+#[derive(Debug)]
+pub(crate) struct Making {
+    pub(crate) job: BegunJob,
+    pub(crate) source: Source,
+    /// Digest of the version's code.
+    pub(crate) digest: Digest,
 }
 
 /// All that is known of one policy.
@@ -102,7 +129,15 @@ pub(crate) struct Entry {
     pub(crate) embedded: Option<Arc<Version>>,
     /// The policy's file; absent: there is none.
     pub(crate) on_disk: Option<OnDisk>,
-    pub(crate) preparation: Preparation,
+    /// The preparation of the files.
+    preparation: Preparation,
+    /// The preparation of the last good version, beside that of files that are late.
+    fallback: Preparation,
+    /// True if the last good version could not be compiled, which need not be the version's fault: it is
+    /// not prepared again before the files change.
+    pub(crate) is_spent: bool,
+    /// The instance of the newest version that is of use, until that is judged.
+    pub(crate) started: Option<Started>,
     /// The refusal of the newest version, or of the one that was in force; absent: none.
     pub(crate) refusal: Option<VersionRefusal>,
     /// The digest of the file that the sidecar is about, if that is another one than there is.
@@ -112,6 +147,26 @@ pub(crate) struct Entry {
     /// Hooks that the policy has left closed: the policy faulted too often, and nobody may answer
     /// instead.
     pub(crate) closed: HookSet,
+}
+
+// === impl Source ===
+
+impl Source {
+    /// The time at which the files settled; absent: they are late, or no files.
+    fn settled_at(&self) -> Option<Micros> {
+        match self {
+            Source::Files { settled_at, .. } => *settled_at,
+            Source::LastGood => None,
+        }
+    }
+
+    /// The time at which the files settled, which can be taken away; absent: it was, or they are none.
+    fn settled_at_mut(&mut self) -> Option<&mut Option<Micros>> {
+        match self {
+            Source::Files { settled_at, .. } => Some(settled_at),
+            Source::LastGood => None,
+        }
+    }
 }
 
 // === impl Version ===
@@ -158,59 +213,196 @@ impl Version {
     }
 }
 
-// === impl Entry ===
+// === impl Preparation ===
 
-/// Preparation of the next version.
-impl Entry {
-    /// Has `source` prepared, instead of anything that is being prepared.
-    pub(crate) fn prepare(&mut self, source: Source) {
-        self.on_disk.get_or_insert_default();
-        self.preparation = Preparation::Waiting(source);
+impl Preparation {
+    /// The source that is made ready or waits for that; absent: none.
+    fn source(&self) -> Option<&Source> {
+        match self {
+            Preparation::Waiting(source) | Preparation::Making(Making { source, .. }) => {
+                Some(source)
+            }
+            Preparation::Idle | Preparation::Ready { .. } => None,
+        }
+    }
+
+    fn source_mut(&mut self) -> Option<&mut Source> {
+        match self {
+            Preparation::Waiting(source) | Preparation::Making(Making { source, .. }) => {
+                Some(source)
+            }
+            Preparation::Idle | Preparation::Ready { .. } => None,
+        }
     }
 
     /// The source that waits to be prepared, which does not wait any more.
-    pub(super) fn take_waiting(&mut self) -> Option<Source> {
-        match std::mem::take(&mut self.preparation) {
+    fn take_waiting(&mut self) -> Option<Source> {
+        match std::mem::take(self) {
             Preparation::Waiting(source) => Some(source),
-            other
-            @ (Preparation::Idle | Preparation::Making { .. } | Preparation::Ready { .. }) => {
-                self.preparation = other;
+            other @ (Preparation::Idle | Preparation::Making(_) | Preparation::Ready { .. }) => {
+                *self = other;
                 None
             }
         }
     }
 
     /// The source of which `job` was made, which has ended; absent: the result is not wanted.
-    pub(super) fn take_made(&mut self, job: JobId) -> Option<Source> {
-        match std::mem::take(&mut self.preparation) {
-            Preparation::Making { job: made, source } if made == job => Some(source),
+    fn take_made(&mut self, job: JobId) -> Option<Source> {
+        match std::mem::take(self) {
+            Preparation::Making(making) if making.job.id() == job => Some(making.source),
             other @ (Preparation::Idle
             | Preparation::Waiting(_)
-            | Preparation::Making { .. }
+            | Preparation::Making(_)
             | Preparation::Ready { .. }) => {
-                self.preparation = other;
+                *self = other;
                 None
             }
         }
     }
 
-    /// The attempt and the policy that are ready, if they are the wanted ones.
-    pub(super) fn take_ready(
-        &mut self,
-        is_wanted: impl FnOnce(&Prepared) -> bool,
-    ) -> Option<(Attempt, Box<Prepared>)> {
-        match std::mem::take(&mut self.preparation) {
-            Preparation::Ready { attempt, prepared } if is_wanted(&prepared) => {
-                Some((attempt, prepared))
+    /// The change that is ready, unless its files settled at a time of which files are `awaited`.
+    fn take_change(&mut self, awaited: &BTreeSet<Micros>) -> Option<Change> {
+        match std::mem::take(self) {
+            Preparation::Ready { settled_at, change }
+                if settled_at.is_none_or(|at| !awaited.contains(&at)) =>
+            {
+                Some(change)
             }
             other @ (Preparation::Idle
             | Preparation::Waiting(_)
-            | Preparation::Making { .. }
+            | Preparation::Making(_)
             | Preparation::Ready { .. }) => {
-                self.preparation = other;
+                *self = other;
                 None
             }
         }
+    }
+}
+
+// === impl Entry ===
+
+/// Preparation of the next version.
+impl Entry {
+    /// Has `source` prepared: files instead of anything that is being prepared, a last good version
+    /// beside them.
+    pub(crate) fn prepare(&mut self, source: Source) {
+        self.on_disk.get_or_insert_default();
+        match source {
+            Source::Files { .. } => {
+                self.fallback = Preparation::Idle;
+                self.is_spent = false;
+                self.preparation = Preparation::Waiting(source);
+            }
+            Source::LastGood => self.fallback = Preparation::Waiting(source),
+        }
+    }
+
+    /// Notes that a job makes a source ready.
+    pub(crate) fn make(&mut self, making: Making) {
+        match making.source {
+            Source::Files { .. } => self.preparation = Preparation::Making(making),
+            Source::LastGood => self.fallback = Preparation::Making(making),
+        }
+    }
+
+    /// Notes that a `change` is ready, which came of `source`.
+    pub(crate) fn note_ready(&mut self, source: &Source, change: Change) {
+        let settled_at = source.settled_at();
+        let ready = Preparation::Ready { settled_at, change };
+        match source {
+            Source::Files { .. } => self.preparation = ready,
+            Source::LastGood => self.fallback = ready,
+        }
+    }
+
+    /// Notes that the files are gone, since `settled_at`.
+    pub(crate) fn note_gone(&mut self, settled_at: Micros) {
+        self.preparation = Preparation::Ready {
+            settled_at: Some(settled_at),
+            change: Change::Removal,
+        };
+    }
+
+    /// Makes the files late that are being prepared, if `is_late` says so of the time at which they
+    /// settled. Returns true if they are.
+    pub(super) fn leave_behind(&mut self, is_late: impl Fn(Micros) -> bool) -> bool {
+        let source = self.preparation.source_mut();
+        let settled_at = source.and_then(Source::settled_at_mut);
+        settled_at.is_some_and(|it| it.take_if(|at| is_late(*at)).is_some())
+    }
+
+    /// True while a job makes a version ready, unless it is late.
+    pub(super) fn is_being_made(&self) -> bool {
+        let files = match &self.preparation {
+            Preparation::Making(making) => making.source.settled_at().is_some(),
+            Preparation::Idle | Preparation::Waiting(_) | Preparation::Ready { .. } => false,
+        };
+        files || matches!(self.fallback, Preparation::Making(_))
+    }
+
+    /// The time at which files settled for which others wait; absent: none do.
+    pub(super) fn awaited_since(&self) -> Option<Micros> {
+        self.preparation.source()?.settled_at()
+    }
+
+    /// The time at which files settled that are ready and wait to be judged; absent: none do.
+    pub(super) fn ready_since(&self) -> Option<Micros> {
+        match &self.preparation {
+            Preparation::Ready { settled_at, .. } => *settled_at,
+            Preparation::Idle | Preparation::Waiting(_) | Preparation::Making(_) => None,
+        }
+    }
+
+    /// True if no version of the file is of use yet, and one comes that nothing waits for any longer.
+    pub(super) fn is_late(&self) -> bool {
+        let files = self.preparation.source();
+        let is_late = files.is_some_and(|files| files.settled_at().is_none());
+        let is_coming = is_late || !matches!(self.fallback, Preparation::Idle);
+        is_coming && self.version(Place::Folder).is_none()
+    }
+
+    /// True if no version of the file is of use, none is about to be, and `good` would be one.
+    pub(super) fn lacks(&self, good: &LastGood) -> bool {
+        let is_about_to_be = match &self.preparation {
+            Preparation::Idle => false,
+            Preparation::Waiting(source) => source.settled_at().is_some(),
+            // The same code would be no sooner.
+            Preparation::Making(making) => {
+                making.source.settled_at().is_some() || making.digest == good.digest
+            }
+            Preparation::Ready { .. } => true,
+        };
+        let on_disk = self.on_disk.as_ref();
+        let is_useless = on_disk.is_some_and(|on_disk| on_disk.version.is_none());
+        let is_idle = matches!(self.fallback, Preparation::Idle);
+        is_useless && !is_about_to_be && is_idle && !self.is_spent
+    }
+
+    /// The source that waits to be prepared, which does not wait any more.
+    pub(super) fn take_waiting(&mut self) -> Option<Source> {
+        self.preparation.take_waiting()
+    }
+
+    /// The last good version that waits to be prepared, which does not wait any more.
+    pub(super) fn take_waiting_fallback(&mut self) -> Option<Source> {
+        self.fallback.take_waiting()
+    }
+
+    /// The source of which `job` was made, which has ended; absent: the result is not wanted.
+    pub(super) fn take_made(&mut self, job: JobId) -> Option<Source> {
+        let files = self.preparation.take_made(job);
+        files.or_else(|| self.fallback.take_made(job))
+    }
+
+    /// The change that is ready, unless its files settled at a time of which files are `awaited`. That
+    /// of the files makes the last good version needless.
+    pub(super) fn take_change(&mut self, awaited: &BTreeSet<Micros>) -> Option<Change> {
+        let change = self.preparation.take_change(awaited);
+        if change.is_some() {
+            self.fallback = Preparation::Idle;
+            return change;
+        }
+        self.fallback.take_change(awaited)
     }
 
     /// Notes that nothing keeps the newest version of the file from being in force.
@@ -233,7 +425,7 @@ impl Entry {
 
     /// Notes that the file is gone. Returns its record.
     pub(crate) fn withdraw(&mut self) -> Option<OnDisk> {
-        self.preparation = Preparation::Idle;
+        self.started = None;
         let on_disk = self.on_disk.take()?;
         self.accept();
         self.closed = HookSet::EMPTY;
@@ -332,6 +524,7 @@ impl Entry {
     pub(super) fn is_forgotten(&self) -> bool {
         self.current().is_none()
             && self.on_disk.is_none()
+            && matches!(self.preparation, Preparation::Idle)
             && self.installed.is_empty()
             && self.refusal.is_none()
             && self.waits_for.is_none()

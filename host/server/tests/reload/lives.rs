@@ -2,19 +2,20 @@
 //! each file.
 
 use std::fs;
+use std::path::Path;
 
 use pointsman_component::{Digest, EmbeddedPolicy};
-use pointsman_core::Hook;
+use pointsman_core::{Hook, Micros};
 use pointsman_lifecycle::order::Order;
 use pointsman_lifecycle::report::{FolderState, Origin, TransactionOutcome};
 use pointsman_packed::{Packed, pack};
 use pointsman_policy::Probation;
 
-use crate::stage::{Stage, StageConfig, component, version};
+use crate::stage::{HeldCompiler, Stage, StageConfig, compilations_noted, component, version};
 use crate::{HELD, SMALL};
 
 /// The smallest probation there is.
-fn soon_proven(_: &std::path::Path, config: &mut StageConfig) {
+fn soon_proven(_: &Path, config: &mut StageConfig) {
     config.policies.probation = Probation {
         questions: 1,
         micros: 0,
@@ -75,6 +76,139 @@ fn a_file_that_is_broken_at_the_start_has_its_last_good_version_in_force() {
         stage.policy("mine").unwrap().origin,
         Origin::File(_)
     ));
+}
+
+/// A stage whose starts wait for no file, and whose compiler is `held` by the test.
+fn compiling(held: &HeldCompiler) -> Stage {
+    Stage::with(&["aging"], |folder, config| {
+        soon_proven(folder, config);
+        config.compiler = held.compiler();
+        config.start_wait = Micros(0);
+    })
+}
+
+/// Removes the machine code of `bytes`, so that they have to be compiled again.
+fn forget_code(stage: &Stage, bytes: &[u8]) {
+    let digest = Digest::of(bytes).to_string();
+    let mut forgotten = 0;
+    for entry in fs::read_dir(stage.home().join("state/code")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_string_lossy().starts_with(&digest) {
+            fs::remove_file(entry.path()).unwrap();
+            forgotten += 1;
+        }
+    }
+    assert_eq!(forgotten, 1);
+}
+
+#[test]
+fn a_file_that_takes_long_at_the_start_has_its_last_good_version_in_force_until_it_is_ready() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    let good = version(&component("aging"), 1);
+    stage.write("mine.wasm", &good);
+    stage.settle();
+    prove(&mut stage);
+    let next = version(&component("aging"), 2);
+    let mut stage = stage.restart(|stage| {
+        held.hold();
+        stage.write("mine.wasm", &next);
+    });
+    stage.look_until(|stage| digest(stage) == Some(Digest::of(&good)));
+    let mine = stage.policy("mine").unwrap();
+    assert!(
+        matches!(mine.origin, Origin::LastGood(_)),
+        "{:?}",
+        mine.origin
+    );
+    assert!(stage.is_preparing());
+    held.let_go();
+    stage.look();
+    assert_eq!(digest(&stage), Some(Digest::of(&next)));
+}
+
+#[test]
+fn a_file_that_takes_long_at_the_start_is_not_compiled_once_more_as_its_last_good_version() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    let good = version(&component("aging"), 1);
+    stage.write("mine.wasm", &good);
+    stage.settle();
+    prove(&mut stage);
+    let mut stage = stage.restart(|stage| {
+        held.hold();
+        forget_code(stage, &good);
+        stage.write("mine.toml", "[settings]\naffinity-bonus = 4");
+    });
+    held.let_go();
+    stage.look();
+    assert_eq!(stage.report().compiled, 1);
+    assert_eq!(digest(&stage), Some(Digest::of(&good)));
+    assert_eq!(stage.policy("mine").unwrap().settings["affinity-bonus"], 4);
+}
+
+#[test]
+fn a_mode_that_was_ordered_holds_though_its_file_takes_long_at_the_next_start() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    let good = version(&component("aging"), 1);
+    stage.write("mine.wasm", &good);
+    stage.settle();
+    prove(&mut stage);
+    let next = version(&component("aging"), 2);
+    stage.write("mine.wasm", &next);
+    stage.write("mine.toml", "mode = 'shadow'");
+    stage.settle();
+    let policy = "mine".to_owned();
+    stage.order(Order::Promote { policy }).unwrap();
+    assert_eq!(digest(&stage), Some(Digest::of(&next)));
+    let mut stage = stage.restart(|stage| {
+        held.hold();
+        forget_code(stage, &next);
+    });
+    stage.look_until(|stage| digest(stage) == Some(Digest::of(&good)));
+    held.let_go();
+    stage.look();
+    assert_eq!(digest(&stage), Some(Digest::of(&next)));
+}
+
+#[test]
+fn a_last_good_version_whose_compiler_is_killed_is_there_at_the_next_start() {
+    let compiler = HeldCompiler::new();
+    let mut stage = Stage::with(&["aging"], |folder, config| {
+        soon_proven(folder, config);
+        config.compiler = compiler.compiler();
+    });
+    let good = version(&component("aging"), 1);
+    stage.write("mine.wasm", &good);
+    stage.settle();
+    prove(&mut stage);
+    let stage = stage.restart(|stage| {
+        compiler.kill();
+        forget_code(stage, &good);
+        stage.write("mine.wasm", "no");
+    });
+    assert_eq!(stage.holders(), SMALL);
+    let stage = stage.restart(|_| compiler.spare());
+    assert_eq!(digest(&stage), Some(Digest::of(&good)));
+}
+
+#[test]
+fn a_file_that_is_compiled_whenever_the_server_stops_is_not_given_up() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    held.hold();
+    stage.write("slow.wasm", component("test/hostile"));
+    stage.glance_settled();
+    for _ in 0..4 {
+        while compilations_noted(&stage.home().join("state")) == 0 {
+            std::thread::yield_now();
+        }
+        stage = stage.restart(|_| {});
+    }
+    held.let_go();
+    stage.look();
+    assert_eq!(stage.holders(), ["slow"; 5]);
 }
 
 #[test]
@@ -161,6 +295,37 @@ fn who_decides_is_the_same_after_a_restart_though_its_file_is_broken() {
     stage.settle();
     let stage = stage.restart(|stage| stage.write("mine.wasm", "no"));
     assert_eq!(digest(&stage), Some(Digest::of(&good)));
+}
+
+/// The start goes on while the file is compiled, or while others are and it waits for them.
+#[test]
+fn who_decides_is_the_same_after_a_restart_though_its_file_takes_long() {
+    for others in [0, 4] {
+        let held = HeldCompiler::new();
+        let mut stage = compiling(&held);
+        for (name, number) in [("slow", 1), ("another", 2)] {
+            let bytes = version(&component("aging"), number);
+            stage.write(&format!("{name}.wasm"), bytes);
+            stage.settle();
+        }
+        let mut stage = stage.restart(|stage| {
+            held.hold();
+            stage.write("slow.wasm", version(&component("aging"), 3));
+            for number in 0..others {
+                let bytes = version(&component("aging"), 4 + number);
+                stage.write(&format!("first-{number}.wasm"), bytes);
+                stage.write(&format!("first-{number}.toml"), "mode = 'shadow'");
+            }
+        });
+        stage.look_until(|stage| stage.policy("another").is_some());
+        assert_eq!(stage.holders(), SMALL);
+        held.let_go();
+        stage.look();
+        assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("slow"));
+        let mut stage = stage.restart(|_| {});
+        stage.look();
+        assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("slow"));
+    }
 }
 
 #[test]

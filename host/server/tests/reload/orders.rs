@@ -1,12 +1,14 @@
 //! Operators' orders are carried out, all the way or not at all, and answered.
 
+use std::time::Duration;
+
 use pointsman_component::Digest;
-use pointsman_core::{Hook, HookSet};
+use pointsman_core::{Hook, HookSet, Micros};
 use pointsman_lifecycle::order::{Order, OrderError};
-use pointsman_lifecycle::report::{Conflict, TransactionOutcome, Trigger};
+use pointsman_lifecycle::report::{Conflict, ReloadStep, TransactionOutcome, Trigger};
 use pointsman_policy::Mode;
 
-use crate::stage::{Stage, component, version};
+use crate::stage::{HeldCompiler, Stage, compilations_noted, component, version};
 use crate::{HELD, SMALL};
 
 fn bind(hook: Hook, policy: Option<&str>) -> Order {
@@ -158,6 +160,33 @@ fn a_version_that_is_rolled_back_gives_way_to_the_one_before_and_is_not_tried_ag
 }
 
 #[test]
+fn an_order_that_fails_leaves_the_version_in_force_where_it_is() {
+    let mut stage = Stage::small();
+    for n in 1..=4 {
+        stage.write(&format!("shade-{n}.wasm"), version(&component("aging"), n));
+        stage.write(&format!("shade-{n}.toml"), "mode = 'shadow'");
+    }
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    let before = stage.policy("mine");
+    let order = Order::Mode {
+        policy: "mine".to_owned(),
+        mode: Mode::Shadow,
+    };
+    let OrderError::Failed { step, why } = stage.order(order).unwrap_err() else {
+        panic!("there are four shadows");
+    };
+    assert_eq!(step, ReloadStep::Bind, "{why}");
+    assert!(why.contains("shadows"), "{why}");
+    assert_eq!(stage.policy("mine"), before);
+    assert_eq!(stage.refusal("mine"), None);
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    let outcome = stage.last().outcome;
+    assert_eq!(outcome, TransactionOutcome::Refused { step, why });
+}
+
+#[test]
 fn a_policy_that_holds_nothing_cannot_be_rolled_back() {
     let mut stage = Stage::small();
     stage.write("one.wasm", component("aging"));
@@ -175,9 +204,7 @@ fn an_order_goes_before_what_is_being_prepared() {
     stage.write("mine.wasm", component("aging"));
     stage.settle();
     stage.write("slow.wasm", component("test/hostile"));
-    stage.glance();
-    stage.advance(crate::stage::SETTLE);
-    stage.glance();
+    stage.glance_settled();
     assert!(stage.is_preparing());
     let answered = stage.order_now(eject());
     assert!(answered.is_ok());
@@ -186,14 +213,152 @@ fn an_order_goes_before_what_is_being_prepared() {
     assert_eq!(stage.policy("slow").unwrap().held, HookSet::EMPTY);
 }
 
+/// A stage whose compiler is `held` by the test.
+fn compiling(held: &HeldCompiler) -> Stage {
+    Stage::with(&["aging"], |_, config| config.compiler = held.compiler())
+}
+
+#[test]
+fn a_file_that_takes_long_holds_up_no_other_change() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    held.hold();
+    stage.write("slow.wasm", component("test/hostile"));
+    stage.glance_settled();
+    stage.remove("mine.wasm");
+    stage.glance_settled();
+    assert!(stage.is_preparing());
+    assert_eq!(stage.holders(), SMALL);
+    // Its bytes are at hand.
+    stage.write("other.wasm", component("aging"));
+    stage.glance_settled();
+    stage.look_until(|stage| stage.holder_name(Hook::Priority).as_deref() == Some("other"));
+    stage.write("other.toml", "mode = 'shadow'");
+    stage.glance_settled();
+    assert_eq!(stage.holders(), SMALL);
+    assert!(stage.is_preparing());
+    held.let_go();
+    stage.look();
+    assert_eq!(stage.holders(), ["slow"; 5]);
+}
+
+#[test]
+fn files_that_settle_together_come_together_unless_one_of_them_is_late() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    held.hold();
+    stage.write("mine.wasm", component("aging"));
+    stage.write("slow.wasm", component("test/hostile"));
+    stage.glance_settled();
+    // It is ready,
+    stage.glance_woken();
+    assert_eq!(stage.policy("mine"), None, "and is no version of use yet");
+    assert_eq!(stage.holders(), SMALL, "and waits for the other");
+    stage.advance(Duration::from_secs(60));
+    stage.glance();
+    assert!(stage.is_preparing());
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    held.let_go();
+    stage.look();
+    assert_eq!(stage.holders(), ["slow", "mine", "slow", "slow", "slow"]);
+}
+
+#[test]
+fn files_that_settle_together_are_not_parted_by_other_changes() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    held.hold();
+    stage.write("mine.wasm", component("aging"));
+    stage.write("slow.wasm", component("test/hostile"));
+    stage.glance_settled();
+    // The first of them is ready.
+    stage.glance_woken();
+    stage.write("shade.wasm", component("aging"));
+    stage.write("shade.toml", "mode = 'shadow'");
+    stage.glance_settled();
+    stage.look_until(|stage| stage.policy("shade").is_some());
+    assert_eq!(stage.holders(), SMALL);
+    stage.order_now(bind(Hook::Priority, None)).unwrap();
+    assert_eq!(stage.holders(), SMALL);
+    assert!(stage.is_preparing());
+    held.let_go();
+    stage.look();
+    assert_eq!(stage.holders(), ["slow", "aging", "slow", "slow", "slow"]);
+    let contested = Conflict::Contested {
+        hook: Hook::Priority,
+        claimants: vec!["mine".to_owned(), "slow".to_owned()],
+    };
+    assert_eq!(stage.report().conflicts, [contested], "neither was first");
+}
+
+#[test]
+fn a_file_that_goes_decides_until_those_that_settled_with_it_are_ready() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    held.hold();
+    stage.remove("mine.wasm");
+    stage.write("slow.wasm", component("test/hostile"));
+    stage.glance_settled();
+    assert!(stage.is_preparing());
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    held.let_go();
+    stage.look();
+    assert_eq!(stage.holders(), ["slow"; 5]);
+    assert_eq!(stage.policy("mine"), None);
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_compiled_takes_no_thread_from_others() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    held.hold();
+    // More often than there are threads.
+    for number in 1..=5 {
+        stage.write("slow.wasm", version(&component("test/hostile"), number));
+        stage.glance_settled();
+    }
+    stage.write("other.wasm", component("aging"));
+    stage.glance_settled();
+    let state = stage.home().join("state");
+    stage.look_until(|stage| {
+        let holder = stage.holder_name(Hook::Priority);
+        holder.as_deref() == Some("other") && compilations_noted(&state) <= 1
+    });
+    assert!(stage.is_preparing());
+    held.let_go();
+    stage.look();
+    assert_eq!(stage.holders(), ["slow", "other", "slow", "slow", "slow"]);
+}
+
+#[test]
+fn a_start_does_not_wait_for_a_file_that_takes_long() {
+    let held = HeldCompiler::new();
+    let stage = Stage::with(&["aging"], |_, config| {
+        config.compiler = held.compiler();
+        config.start_wait = Micros(0);
+    });
+    let mut stage = stage.restart(|stage| {
+        held.hold();
+        stage.write("slow.wasm", component("test/hostile"));
+    });
+    assert!(stage.report().begun && stage.is_preparing());
+    assert_eq!(stage.holders(), SMALL);
+    held.let_go();
+    stage.look();
+    assert_eq!(stage.holders(), ["slow"; 5]);
+}
+
 /// The file is replaced while it is made ready.
 #[test]
 fn what_is_not_wanted_any_more_is_not_put_in_force() {
     let mut stage = Stage::small();
     stage.write("mine.wasm", component("test/hostile"));
-    stage.glance();
-    stage.advance(crate::stage::SETTLE);
-    stage.glance();
+    stage.glance_settled();
     assert!(stage.is_preparing());
     stage.write("mine.wasm", version(&component("aging"), 1));
     stage.settle();

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::stage::{Stage, component, machine};
+use crate::stage::{HeldCompiler, Stage, compilations_noted, component, machine};
 
 /// The answer of `GET /admin/policies`.
 fn shown(stage: &Stage) -> Value {
@@ -143,6 +143,46 @@ async fn a_reconciler_at_work_notices_files_and_ends_when_it_is_told() {
     let status = handle.policies().await.unwrap();
     assert_eq!(status.len(), 4);
     spawn_blocking(|| reconciler.join().unwrap()).await.unwrap();
+    handle.stop().await;
+    spawn_blocking(|| thread.join().unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reconciler_that_is_to_end_waits_for_no_compiler() {
+    let home = tempfile::tempdir().unwrap();
+    let (folder, state) = (home.path().join("policies.d"), home.path().join("state"));
+    fs::create_dir(&folder).unwrap();
+    let held = HeldCompiler::new();
+    let clock = SystemClock::start();
+    let metrics = Arc::new(Metrics::default());
+    let host = PolicyHost::new(Patience::default());
+    let driver = Driver::new(machine(), host, Arc::clone(&metrics), Memory::default());
+    let (handle, inbox) = channels(8);
+    let (_events, events_inbox) = mpsc::channel(1);
+    let thread = thread::spawn(driver, clock, inbox, events_inbox).unwrap();
+    let settings = LifecycleSettings {
+        folder: Some(folder.clone()),
+        settle: Duration::from_millis(1),
+        poll: Duration::from_millis(20),
+        ..LifecycleSettings::default()
+    };
+    let (waker, woken) = waker();
+    let spec = ReconcilerSpec {
+        engine: PolicyEngine::with_compiler(held.compiler()).unwrap(),
+        state: State::open(&state),
+        ..spec(settings, clock, waker)
+    };
+    let driver = handle.clone();
+    let port = DriverPort { driver, metrics };
+    let mut reconciler = spawn(spec, woken, port).unwrap();
+    assert!(reconciler.ready().await);
+    held.hold();
+    fs::write(folder.join("slow.wasm"), component("test/hostile")).unwrap();
+    while compilations_noted(&state) == 0 {
+        std::thread::yield_now();
+    }
+    spawn_blocking(|| reconciler.join().unwrap()).await.unwrap();
+    assert_eq!(compilations_noted(&state), 0, "the file is not given up");
     handle.stop().await;
     spawn_blocking(|| thread.join().unwrap()).await.unwrap();
 }

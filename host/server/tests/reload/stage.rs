@@ -2,15 +2,17 @@
 //! policies.
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime};
 
-use pointsman_component::{Digest, EmbeddedPolicy, Limits, PolicyEngine};
+use pointsman_component::{CompileLimits, Compiler, Digest, EmbeddedPolicy, Limits, PolicyEngine};
 use pointsman_core::Needs;
 use pointsman_core::{
     Config, DeviceSpec, ExecutorSpec, Hook, Input, Machine, Micros, PromptBlocks, fixture,
@@ -30,7 +32,7 @@ use pointsman_lifecycle::settings::LifecycleSettings;
 use pointsman_lifecycle::{ReconcilerSpec, waker};
 use pointsman_policy::{
     Briefing, Commit, CommitError, Committed, Patience, PolicyHost, PolicyStatus, Probation,
-    Snapshot,
+    ShadowReport, Snapshot,
 };
 use pointsman_server::embedded;
 use pointsman_state::State;
@@ -67,6 +69,71 @@ pub(crate) struct Port {
 pub(crate) struct StageConfig {
     pub(crate) policies: LifecycleSettings,
     pub(crate) patience: Patience,
+    pub(crate) compiler: Compiler,
+    /// The longest that the first pass waits for files.
+    pub(crate) start_wait: Micros,
+}
+
+/// A compiler in a process of its own that takes its time: it does nothing while it is held.
+pub(crate) struct HeldCompiler {
+    home: TempDir,
+}
+
+impl HeldCompiler {
+    /// A compiler that is not held yet.
+    pub(crate) fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        // Written by another process: a program that this one still writes cannot be started.
+        let write = r#"printf '#!/bin/sh
+while [ -e "${0%%/*}/held" ]; do sleep 0.02; done
+[ ! -e "${0%%/*}/killed" ] || kill -KILL $$
+exec "%s" "$@"
+' "$1" > "$0" && chmod +x "$0""#;
+        let written = Command::new("sh")
+            .args(["-c", write])
+            .arg(home.path().join("compiler"))
+            .arg(env!("CARGO_BIN_EXE_pointsman"))
+            .status();
+        assert!(written.unwrap().success());
+        Self { home }
+    }
+
+    pub(crate) fn compiler(&self) -> Compiler {
+        Compiler {
+            // So that a test that fails ends.
+            limits: CompileLimits {
+                wall_seconds: PATIENCE.as_secs(),
+                ..CompileLimits::default()
+            },
+            program: Some(self.home.path().join("compiler")),
+        }
+    }
+
+    pub(crate) fn hold(&self) {
+        fs::write(self.home.path().join("held"), "").unwrap();
+    }
+
+    pub(crate) fn let_go(&self) {
+        fs::remove_file(self.home.path().join("held")).unwrap();
+    }
+
+    /// Has every compilation killed, until the compiler is spared.
+    pub(crate) fn kill(&self) {
+        fs::write(self.home.path().join("killed"), "").unwrap();
+    }
+
+    pub(crate) fn spare(&self) {
+        fs::remove_file(self.home.path().join("killed")).unwrap();
+    }
+}
+
+/// The number of compilations of which the folder `state` has a note: they have begun, and have not
+/// ended well.
+pub(crate) fn compilations_noted(state: &Path) -> usize {
+    let entries = fs::read_dir(state.join("code")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name());
+    let is_note = |name: &OsString| name.to_string_lossy().ends_with(".tried");
+    names.filter(is_note).count()
 }
 
 impl Port {
@@ -163,7 +230,12 @@ impl Stage {
             faults_max: 1,
             ..Patience::default()
         };
-        let mut config = StageConfig { policies, patience };
+        let mut config = StageConfig {
+            policies,
+            patience,
+            compiler: Compiler::default(),
+            start_wait: Micros(u64::MAX),
+        };
         prepare(&folder, &mut config);
         Self::begin((home, 0), embedded, config)
     }
@@ -205,14 +277,14 @@ impl Stage {
             settings: config.policies.clone(),
             bounds: Config::default().bounds(),
             embedded: embedded.clone(),
-            engine: PolicyEngine::new().unwrap(),
+            engine: PolicyEngine::with_compiler(config.compiler.clone()).unwrap(),
             clock: Arc::new(move || Micros(reading.load(Ordering::Relaxed))),
             state: State::open(&home.path().join("state")),
             waker,
         };
         let mut reconciler = Reconciler::new(spec, port.clone()).unwrap();
         let report = reconciler.subscribe();
-        reconciler.begin().unwrap();
+        reconciler.begin_within(config.start_wait).unwrap();
         Self {
             port,
             reconciler,
@@ -264,11 +336,29 @@ impl Stage {
 
     /// Makes passes until no policy is being prepared.
     pub(crate) fn look(&mut self) {
+        self.look_until(|stage| !stage.is_preparing());
+    }
+
+    /// Makes passes until what is `wanted` is so.
+    pub(crate) fn look_until(&mut self, wanted: impl Fn(&Self) -> bool) {
         self.glance();
-        while self.reconciler.is_preparing() {
-            self.woken.recv_timeout(PATIENCE).unwrap();
-            self.glance();
+        while !wanted(self) {
+            self.glance_woken();
         }
+    }
+
+    /// Makes a pass once a policy was made ready.
+    pub(crate) fn glance_woken(&mut self) {
+        self.woken.recv_timeout(PATIENCE).unwrap();
+        self.glance();
+    }
+
+    /// Makes a pass, advances the clock by the settle time, and makes another, which waits for nothing
+    /// that it begins.
+    pub(crate) fn glance_settled(&mut self) {
+        self.glance();
+        self.advance(SETTLE);
+        self.glance();
     }
 
     /// Makes one pass of the reconciler.
@@ -388,6 +478,12 @@ impl Stage {
 
     pub(crate) fn last(&self) -> Transaction {
         self.report().transactions.back().unwrap().clone()
+    }
+
+    /// The report of the shadow `number`.
+    pub(crate) fn shadow(&self, number: u32) -> ShadowReport {
+        let driver = self.port.driver.borrow();
+        driver.policies().shadow_report(number).unwrap()
     }
 
     pub(crate) fn statuses(&self) -> Vec<PolicyStatus> {

@@ -2,9 +2,9 @@
 
 use pointsman_component::Digest;
 use pointsman_core::{Hook, HookSet};
-use pointsman_lifecycle::order::Order;
+use pointsman_lifecycle::order::{Order, OrderError};
 use pointsman_lifecycle::report::{Conflict, ReloadStep, TransactionOutcome};
-use pointsman_policy::{Mode, OnFailure, Probation};
+use pointsman_policy::{Mode, OnFailure, Probation, ShadowState};
 
 use crate::stage::{DEFAULTS, Stage, StageConfig, component, version};
 use crate::{HELD, SMALL};
@@ -186,6 +186,56 @@ fn each_of_as_many_shadows_as_there_may_be_can_be_replaced() {
     assert_eq!(numbers.iter().filter(|it| shadowed(**it)).count(), 4);
     let statuses = driver.policies().status();
     assert_eq!(statuses.filter(|it| it.mode == Mode::Shadow).count(), 4);
+}
+
+/// A stage where its faults have ended the shadow `mine`, and the shadow's number.
+fn ended_shadow() -> (Stage, u32) {
+    let mut stage = Stage::new();
+    stage.write("mine.wasm", component("test/hostile"));
+    let traps = "outrage = 'trap'\ncalls = ['admit']\ngood-calls = 300";
+    stage.write("mine.toml", format!("mode = 'shadow'\n[settings]\n{traps}"));
+    stage.settle();
+    let number = stage.policy("mine").unwrap().number.unwrap();
+    // The question after its fault finds it ended.
+    for _ in 0..302 {
+        stage.ask();
+        while stage.shadow(number).pending > 0 {
+            std::thread::yield_now();
+        }
+    }
+    let state = stage.shadow(number).state;
+    assert!(matches!(state, ShadowState::Ended(_)), "{state:?}");
+    stage.look();
+    (stage, number)
+}
+
+#[test]
+fn an_order_to_enforce_what_is_in_quarantine_fails_and_leaves_it_where_it_is() {
+    let (mut stage, number) = ended_shadow();
+    let before = stage.policy("mine");
+    let (policy, mode) = ("mine".to_owned(), Mode::Enforce);
+    let error = stage.order(Order::Mode { policy, mode }).unwrap_err();
+    let OrderError::Failed { step, why } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(step, ReloadStep::Bind, "{why}");
+    assert_eq!(stage.policy("mine"), before);
+    assert_eq!(stage.refusal("mine"), None);
+    let state = stage.shadow(number).state;
+    assert!(matches!(state, ShadowState::Ended(_)), "{state:?}");
+    assert_eq!(stage.holders(), HELD);
+}
+
+#[test]
+fn a_shadow_that_its_faults_have_ended_begins_anew_once_it_is_released() {
+    let (mut stage, number) = ended_shadow();
+    let fingerprint = stage.report().quarantine[0].fingerprint;
+    stage.order(Order::Release { fingerprint }).unwrap();
+    let fresh = stage.policy("mine").unwrap().number.unwrap();
+    assert_ne!(fresh, number);
+    assert_eq!(stage.shadow(fresh).state, ShadowState::Running);
+    assert_eq!(stage.report().quarantine, []);
+    assert_eq!(stage.holders(), HELD);
 }
 
 // === Probation ===

@@ -1,8 +1,10 @@
 //! The compiler's process: what it cannot do is a refused file, and nothing else.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use pointsman_component::{
     CompileCache, CompileLimits, CompileStop, Compiler, LoadError, PolicyComponent, PolicyEngine,
@@ -32,6 +34,21 @@ fn wide() -> CompileLimits {
 
 fn engine(limits: CompileLimits) -> PolicyEngine {
     let program = Some(PathBuf::from(PROGRAM));
+    PolicyEngine::with_compiler(Compiler { limits, program }).unwrap()
+}
+
+/// An engine whose compiler is a program in `folder` that does as `script` says.
+fn scripted(folder: &Path, limits: CompileLimits, script: &str) -> PolicyEngine {
+    let program = folder.join("scripted");
+    // Written by another process: a program that this one still writes cannot be started.
+    let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod +x "$0""#;
+    let written = Command::new("sh")
+        .args(["-c", write])
+        .arg(&program)
+        .arg(script)
+        .status();
+    assert!(written.unwrap().success());
+    let program = Some(program);
     PolicyEngine::with_compiler(Compiler { limits, program }).unwrap()
 }
 
@@ -108,16 +125,7 @@ fn a_compiler_that_does_not_end_is_ended() {
         ..wide()
     };
     let home = tempfile::tempdir().unwrap();
-    let program = home.path().join("sleeper");
-    // Written by another process: a program that this one still writes cannot be started.
-    let script = r#"printf '#!/bin/sh\nexec sleep 1000\n' > "$0" && chmod +x "$0""#;
-    let written = Command::new("sh")
-        .args(["-c", script])
-        .arg(&program)
-        .status();
-    assert!(written.unwrap().success());
-    let program = Some(program);
-    let engine = PolicyEngine::with_compiler(Compiler { limits, program }).unwrap();
+    let engine = scripted(home.path(), limits, "exec sleep 1000");
     let error = PolicyComponent::load(&engine, &policy("aging")).unwrap_err();
     assert_eq!(error, LoadError::Stopped(CompileStop::WallTime(1)));
 }
@@ -134,6 +142,57 @@ fn a_compiler_that_cannot_be_started_is_no_fault_of_the_file() {
         let error = PolicyComponent::load_cached(&engine, &bytes, &cache).unwrap_err();
         assert!(matches!(error, LoadError::NoCompiler(_)), "{error}");
     }
+}
+
+/// Signals go to everything in a control group, as when a service is stopped.
+#[test]
+fn a_compiler_that_is_ended_from_outside_says_nothing_about_the_file() {
+    let home = tempfile::tempdir().unwrap();
+    let cache = CompileCache::open(&home.path().join("code")).unwrap();
+    let bytes = policy("aging");
+    for signal in ["TERM", "USR2"] {
+        let script = format!("kill -{signal} $$");
+        let engine = scripted(home.path(), CompileLimits::default(), &script);
+        for _ in 0..5 {
+            let error = PolicyComponent::load_cached(&engine, &bytes, &cache).unwrap_err();
+            assert!(matches!(error, LoadError::NoCompiler(_)), "{error}");
+        }
+    }
+    let engine = engine(CompileLimits::default());
+    PolicyComponent::load_cached(&engine, &bytes, &cache).unwrap();
+}
+
+#[test]
+fn a_compiler_that_nobody_waits_for_any_more_is_ended_and_says_nothing_about_the_file() {
+    let home = tempfile::tempdir().unwrap();
+    let cache = CompileCache::open(&home.path().join("code")).unwrap();
+    let bytes = policy("aging");
+    let sleeping = scripted(home.path(), CompileLimits::default(), "exec sleep 1000");
+    let over = sleeping.until(Arc::new(AtomicBool::new(true)));
+    for _ in 0..5 {
+        let error = PolicyComponent::load_cached(&over, &bytes, &cache).unwrap_err();
+        assert!(matches!(error, LoadError::NoCompiler(_)), "{error}");
+    }
+    let engine = engine(CompileLimits::default());
+    PolicyComponent::load_cached(&engine, &bytes, &cache).unwrap();
+}
+
+#[test]
+fn a_file_whose_compiler_is_killed_again_and_again_is_given_up() {
+    let home = tempfile::tempdir().unwrap();
+    let cache = CompileCache::open(&home.path().join("code")).unwrap();
+    let bytes = policy("aging");
+    let engine = scripted(home.path(), CompileLimits::default(), "kill -KILL $$");
+    let load = || PolicyComponent::load_cached(&engine, &bytes, &cache).unwrap_err();
+    for _ in 0..3 {
+        assert_eq!(load(), LoadError::Stopped(CompileStop::Killed));
+    }
+    let LoadError::GivenUp { why, .. } = load() else {
+        panic!("it was compiled again");
+    };
+    let expected =
+        "given up: the host or the compiler was ended 3 times while this file was compiled";
+    assert_eq!(why, expected);
 }
 
 #[test]
