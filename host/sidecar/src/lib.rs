@@ -9,12 +9,13 @@
 //! [settings]            # for the policy, in its own words
 //! affinity-bonus = 200
 //!
-//! [limits]              # up to the limits of the server
+//! [limits]              # up to a ceiling: a server's is its own limits
 //! call-fuel = 1_000_000
 //! ```
 //!
 //! # Invariants
-//! 1. No limit exceeds the server's (`limits_are_up_to_those_of_the_server`).
+//! 1. No limit exceeds the ceiling, and what is left out is as it is without a sidecar
+//!    (`limits_are_up_to_a_ceiling`).
 //! 2. An unknown key is refused, not passed over (`what_is_not_known_is_refused`).
 //!
 //! # Not here
@@ -47,7 +48,7 @@ pub const SIDECAR_BYTES_MAX: usize = 64 << 10;
 pub struct Sidecar {
     /// The policy's settings; absent: those of the configuration.
     pub settings: Option<Map<String, Value>>,
-    /// The policy's limits; those of the server where the sidecar names none.
+    /// The policy's limits; those of policies without a sidecar where it names none.
     pub limits: Limits,
     /// The part that the policy's answers have in decisions.
     pub mode: Mode,
@@ -114,12 +115,18 @@ struct Failing {
     admission: OnFailure,
 }
 
-/// Reads a sidecar. Errors call it `file`; no limit may be above the server's, `ceiling`.
+/// Reads a sidecar. Errors call it `file`. Limits that it does not name are those of `rest`, and none may be
+/// above `ceiling`: to a server both are its own.
 ///
 /// # Errors
 /// If the bytes are no text or no TOML, or have a value that no policy can be given; the error has
 /// the place.
-pub fn parse(file: &Path, bytes: Vec<u8>, ceiling: &Limits) -> Result<Sidecar, SidecarError> {
+pub fn parse(
+    file: &Path,
+    bytes: Vec<u8>,
+    rest: &Limits,
+    ceiling: &Limits,
+) -> Result<Sidecar, SidecarError> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let file = file.to_owned();
         SidecarError::NotText { file, error }
@@ -134,7 +141,7 @@ pub fn parse(file: &Path, bytes: Vec<u8>, ceiling: &Limits) -> Result<Sidecar, S
         mode: parsed(&source, "mode", given.mode)?.unwrap_or_default(),
         sha256: parsed(&source, "sha256", given.sha256)?,
         on_failure: given.on_failure.admission,
-        limits: tables::limits(&source, "limits", given.limits, *ceiling, ceiling)?,
+        limits: tables::limits(&source, "limits", given.limits, *rest, ceiling)?,
     })
 }
 
@@ -158,11 +165,16 @@ mod tests {
     use serde_json::json;
 
     fn parsed(text: &str) -> Result<Sidecar, String> {
+        let rest = Limits {
+            call_fuel: 500,
+            ..Limits::default()
+        };
         let ceiling = Limits {
             call_fuel: 1000,
             ..Limits::default()
         };
-        parse(Path::new("x.toml"), text.into(), &ceiling).map_err(|error| error.to_string())
+        let read = parse(Path::new("x.toml"), text.into(), &rest, &ceiling);
+        read.map_err(|error| error.to_string())
     }
 
     #[test]
@@ -179,7 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_up_to_those_of_the_server() {
+    fn limits_are_up_to_a_ceiling() {
+        assert_eq!(parsed("").unwrap().limits.call_fuel, 500);
         let limits = parsed("[limits]\ncall-fuel = 1000\nlog-lines = 1")
             .unwrap()
             .limits;
@@ -268,7 +281,8 @@ mod tests {
     fn what_is_no_toml_is_refused_with_its_place() {
         let error = parsed("[settings]\nx = \n").unwrap_err();
         assert!(error.starts_with("x.toml:2:5: "), "{error}");
-        let error = parse(Path::new("x.toml"), vec![0xff, 0xfe], &Limits::default()).unwrap_err();
+        let limits = Limits::default();
+        let error = parse(Path::new("x.toml"), vec![0xff, 0xfe], &limits, &limits).unwrap_err();
         let said = "x.toml: invalid utf-8 sequence of 1 bytes from index 0";
         assert_eq!(error.to_string(), said);
     }

@@ -195,8 +195,8 @@ impl FleetPlan {
         self.len() == 0
     }
 
-    /// The size of the blocks whose hashes the machine is told with a prompt: the first executor's.
-    /// Those with blocks of another size share nothing.
+    /// The size of the blocks whose hashes the machine is told with a prompt: the first executor's. Of
+    /// those with blocks of another size the machine does not know what they share.
     #[must_use]
     pub fn tokens_per_block(&self) -> u32 {
         let first = self.executors.first();

@@ -4,14 +4,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pointsman_core::{
-    Answer, Asked, ExecutorId, Micros, NoPolicies, Policies, Question, Reply, routing,
+    Answer, Asked, ExecutorId, Micros, NoPolicies, Policies, Question, Reply, RequestId, routing,
 };
 use pointsman_sim::fleet::{ExecutorPlan, FleetPlan, KvKeeper};
 use pointsman_sim::measure::RunReport;
 use pointsman_sim::workload::{
     Agents, AgentsPlan, Arrival, Lengths, Listed, OpenLoad, OpenPlan, PromptText, Roll, Workload,
 };
-use pointsman_sim::{Checks, FailurePlan, Plan, Recurring, Simulation};
+use pointsman_sim::{Checks, Failure, FailurePlan, Plan, Recurring, Simulation};
 
 /// Routing in turn, but to the first executor that holds a part of the prompt.
 #[derive(Debug)]
@@ -142,6 +142,36 @@ fn a_prompt_that_was_computed_before_is_not_computed_again() {
             report.ttft_ms
         );
     }
+}
+
+#[test]
+fn an_executor_counts_what_it_has_cached_in_blocks_of_its_own_size() {
+    let second = ExecutorPlan {
+        name: "second".to_owned(),
+        ..executor("polynomial")
+    };
+    let fleet = FleetPlan {
+        executors: vec![executor("smg"), second],
+    };
+    let ask = |millis: u64, rest: u64| Arrival {
+        allowed: Some(vec![1]),
+        ..Arrival::new(
+            Micros(millis * 1000),
+            PromptText::of_pieces(1024, 256, [1, rest, rest + 1, rest + 2]),
+            1,
+        )
+    };
+    let plan = Plan {
+        checks: Checks::EachEvent,
+        ..Plan::new(fleet, listed(&[ask(0, 10), ask(5000, 20)]))
+    };
+    let report = Simulation::new(plan, NoPolicies).unwrap().run();
+    assert_eq!(report.executors[1].requests, 2);
+    assert_eq!(
+        report.hit_rate,
+        256.0 / 2048.0,
+        "a quarter of the second prompt"
+    );
 }
 
 #[test]
@@ -320,6 +350,51 @@ fn every_request_has_an_outcome_whatever_fails() {
             report.finished
         );
     }
+}
+
+#[test]
+fn an_answer_that_goes_on_elsewhere_is_generated_once() {
+    // In turn it comes to the second executor first, and is away from there between two of its reports.
+    for failure in [Failure::Dies(1), Failure::Fails(RequestId(0), 1)] {
+        let plan = Plan {
+            failures: FailurePlan {
+                listed: vec![(Micros(1_300_000), failure)],
+                ..FailurePlan::default()
+            },
+            ..plan(executor("smg"), 2, listed(&[at(0, 64, 400)]))
+        };
+        let in_turn = InTurn {
+            executors: 2,
+            next: 0,
+        };
+        let report = Simulation::new(plan, in_turn).unwrap().run();
+        assert_eq!((report.finished, report.failed_over), (1, 1), "{failure:?}");
+        let generated = report.executors.iter().map(|it| it.decode_tokens);
+        assert_eq!(generated.sum::<u64>(), 400, "{failure:?}");
+        assert_eq!(report.tenants[0].tokens, 464, "{failure:?}");
+    }
+}
+
+#[test]
+fn a_tenant_that_was_never_served_counts_in_the_course_of_fairness_too() {
+    let small = ExecutorPlan {
+        blocks_total: 40,
+        ..executor("polynomial")
+    };
+    // The server has no room for the prompt of the second tenant.
+    let starved = Arrival {
+        tenant: 1,
+        ..at(0, 4000, 1)
+    };
+    let workload = Listed::new(
+        Roll::of_tenants(["served", "starved"]),
+        vec![at(0, 100, 400), starved],
+    );
+    let report = run(small, 1, workload);
+    assert_eq!((report.finished, report.failed), (1, 1));
+    assert_eq!(report.jain, 0.5);
+    assert!(report.course.jain.len() > 1, "{:?}", report.course.jain);
+    assert_eq!(report.course.jain.last(), Some(&report.jain));
 }
 
 #[test]

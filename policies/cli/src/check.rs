@@ -73,7 +73,7 @@ fn check(path: &Path, args: &Args, built: String) -> Result<Done> {
         format!("starts with {used} KiB of the {most} KiB it may have"),
     );
     let facts = facts.text();
-    let notes = notes(path, &component, &mut started);
+    let notes = notes(path, &given, &component, &mut started);
     if let Err(error) = self_test(&source) {
         let why = untested(&error);
         return Ok(Done::not_good(format!(
@@ -124,8 +124,8 @@ fn reads(needs: &Needs) -> impl Iterator<Item = String> {
 }
 
 /// Remarks about a policy that is good.
-fn notes(path: &Path, component: &PolicyComponent, started: &mut Runner) -> String {
-    let mut notes = Vec::new();
+fn notes(path: &Path, given: &Given, component: &PolicyComponent, started: &mut Runner) -> String {
+    let mut notes = given.raised();
     let (stem, name) = (file::stem(path), &started.description().name);
     if stem != *name {
         notes.push(format!(

@@ -15,7 +15,7 @@ const TUNE: [&str; 12] = [
     "tune",
     "policies.d/kv-cost.wasm",
     "--workload",
-    "poisson:rate=4,requests=60,prompt=9000,output=20,prefixes=8,prefix-tokens=8000",
+    "poisson:rate=4,requests=60,prompt=9000,prompt-max=32000,output=20,prefixes=8,prefix-tokens=8000",
     "--objective",
     "hit-rate; goodput >= 90%",
     "--executors",

@@ -23,8 +23,10 @@ pub(crate) struct Station {
     /// News of the cache by the time at which the host hears them.
     news: VecDeque<(Micros, PrefixEvent)>,
     news_delay: Micros,
-    /// Tokens of a block of the cache; absent: the machine keeps it, or is told nothing of it.
-    cache_block: Option<u32>,
+    /// The keeper of the KV blocks: only [`KvKeeper::Server`] tells what it has cached.
+    kv: KvKeeper,
+    /// Tokens in a block.
+    pub(crate) tokens_per_block: u32,
     /// The time for which it has computed.
     pub(crate) busy: Micros,
     pub(crate) is_down: bool,
@@ -68,7 +70,8 @@ impl Station {
             },
             news: VecDeque::new(),
             news_delay: plan.cache_news_delay,
-            cache_block: (plan.kv == KvKeeper::Server).then_some(plan.tokens_per_block.max(1)),
+            kv: plan.kv,
+            tokens_per_block: plan.tokens_per_block.max(1),
             busy: Micros(0),
             is_down: false,
         }
@@ -167,9 +170,9 @@ impl Station {
     }
 
     fn hear(&mut self, now: Micros, news: CacheNews) {
-        let Some(tokens_per_block) = self.cache_block else {
+        if self.kv != KvKeeper::Server {
             return;
-        };
+        }
         let at = now.after(self.news_delay);
         // What was given up is told first: there may be room for no more.
         for (changed, event) in [
@@ -187,7 +190,7 @@ impl Station {
                 let kind = BlockKind {
                     model,
                     adapter: None,
-                    tokens_per_block,
+                    tokens_per_block: self.tokens_per_block,
                 };
                 self.news.push_back((at, event(kind, hashes)));
             }

@@ -55,7 +55,7 @@ pub struct History {
     /// Requests that live, and those of them that have a place.
     live: u64,
     placed: u64,
-    /// Tokens served to each tenant.
+    /// Tokens served to each tenant that has asked.
     served: BTreeMap<u32, u64>,
     executors: BTreeMap<ExecutorId, Worked>,
     measures: Measures,
@@ -263,6 +263,7 @@ impl History {
             outcome: None,
         };
         self.measures.series.arrived(at.since(begins));
+        self.served.entry(new.tenant.0).or_default();
         self.live += 1;
         self.requests.insert(
             request,

@@ -156,6 +156,23 @@ fn bounds_of_requests_tenants_and_models_are_told_and_simulated() {
 }
 
 #[test]
+fn a_tenant_that_was_never_served_counts_in_the_course_of_fairness() {
+    // No engine has room for the prompts of the second tenant.
+    let asked = requests(|n, arrival| Arrival {
+        tenant: n % 2,
+        prompt: PromptText::unlike_others(if n.is_multiple_of(2) { 100 } else { 2_000_000 }),
+        at: Micros(u64::from(n) * 200_000),
+        ..arrival
+    });
+    let roll = Roll::of_tenants(["served", "starved"]);
+    let mut run = Run::new(Listed::new(roll, asked));
+    run.end();
+    let report = run.told().report;
+    assert_eq!((report.finished, report.jain), (10, 0.5));
+    assert_eq!(report.course.jain.last(), Some(&report.jain));
+}
+
+#[test]
 fn a_request_found_too_long_is_kept_from_there_and_a_broken_answer_is_counted() {
     let asked = Listed::new(Roll::single(), requests(|_, arrival| arrival));
     let mut run = Run::new(asked);

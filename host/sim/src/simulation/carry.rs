@@ -92,11 +92,12 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             return;
         };
         let executor = narrow_len(idx);
+        let block = self.stations[idx].tokens_per_block;
         let Some(ToStart {
             prompt,
             output_tokens,
             last_token_at,
-        }) = self.requests.start(request, executor, self.now)
+        }) = self.requests.start(request, executor, block, self.now)
         else {
             return;
         };
@@ -228,7 +229,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         }
         for request in report.failed {
             self.requests.displace(request);
-            let kept = self.requests.kept(request, 0);
+            let kept = self.requests.keep(request, 0, self.now);
             self.tell(Input::SequenceFailed {
                 sequence: of(request),
                 retry: RetryClass::Never,
@@ -268,7 +269,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         let untold = station.work.untold();
         let kept = untold.into_iter().map(|(request, untold)| Kept {
             request,
-            generated: self.requests.kept(request, untold),
+            generated: self.requests.keep(request, untold, self.now),
         });
         let kept: Vec<Kept> = kept.collect();
         for it in &kept {
@@ -293,7 +294,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         let untold = untold.map_or(0, |(_, untold)| *untold);
         if self.edit(idx, |station, _| station.work.fail(request)) {
             self.requests.displace(request);
-            let kept = self.requests.kept(request, untold);
+            let kept = self.requests.keep(request, untold, self.now);
             self.tell(Input::SequenceFailed {
                 sequence,
                 retry: RetryClass::Elsewhere,

@@ -1,5 +1,6 @@
 //! Requests as their clients see them: what they will get, and what they have.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use pointsman_core::{
@@ -47,14 +48,15 @@ impl Default for RequestPlan {
 /// The requests of a simulation.
 pub(super) struct SimulatedRequests {
     plan: RequestPlan,
+    /// The size of the blocks whose hashes the machine is told with a prompt.
     tokens_per_block: u32,
     records: Vec<RequestRecord>,
     /// Data that is only of use until the end, by the request's number.
     open: Vec<Option<Box<Open>>>,
     live: u64,
     placed: u64,
-    /// Tokens served to each tenant.
-    served: Vec<u64>,
+    /// Tokens served to each tenant that has asked.
+    served: BTreeMap<u32, u64>,
 }
 
 /// A request that has not ended.
@@ -106,7 +108,7 @@ impl SimulatedRequests {
             open: Vec::new(),
             live: 0,
             placed: 0,
-            served: Vec::new(),
+            served: BTreeMap::new(),
         }
     }
 
@@ -135,16 +137,18 @@ impl SimulatedRequests {
 
     /// The greatest share that one tenant has of the tokens served so far, in permille.
     pub(super) fn largest_share(&self) -> u64 {
-        let total: u64 = self.served.iter().sum();
-        let most = self.served.iter().max().copied().unwrap_or(0);
+        let total: u64 = self.served.values().sum();
+        let most = self.served.values().max().copied().unwrap_or(0);
         whole(float(most) * 1000.0 / float(total.max(1)))
     }
 
     /// Jain's index of the tokens served so far to tenants that have asked, in permille.
     pub(super) fn jain_permille(&self, roll: &Roll) -> u64 {
-        let served = self.served.iter().zip(&roll.tenants);
-        let served = served.filter(|(tokens, _)| **tokens > 0);
-        whole(jain_of(served.map(|(tokens, tenant)| (*tokens, tenant.weight))) * 1000.0)
+        let share = |(tenant, tokens): (&u32, &u64)| {
+            let entry = roll.tenants.get(*tenant as usize);
+            entry.map(|entry| (*tokens, entry.weight))
+        };
+        whole(jain_of(self.served.iter().filter_map(share)) * 1000.0)
     }
 
     /// A request as the machine is told it, but for the executors that it is allowed and the one that it
@@ -193,10 +197,7 @@ impl SimulatedRequests {
             "requests are numbered as they arrive"
         );
         self.live += 1;
-        let tenant = arrival.tenant as usize;
-        if self.served.len() <= tenant {
-            self.served.resize(tenant + 1, 0);
-        }
+        self.served.entry(arrival.tenant).or_default();
         self.records.push(RequestRecord {
             tenant: arrival.tenant,
             class: arrival.class,
@@ -222,15 +223,21 @@ impl SimulatedRequests {
         })));
     }
 
-    /// Notes that a request is taken up, and returns what its executor has to know; absent: it has
-    /// ended.
-    pub(super) fn start(&mut self, id: RequestId, executor: u32, now: Micros) -> Option<ToStart> {
+    /// Notes that a request is taken up, and returns what its executor has to know, with the prompt in blocks
+    /// of that executor's size; absent: it has ended.
+    pub(super) fn start(
+        &mut self,
+        id: RequestId,
+        executor: u32,
+        tokens_per_block: u32,
+        now: Micros,
+    ) -> Option<ToStart> {
         let record = self.records.get_mut(place(id))?;
         record.started.get_or_insert(now);
         record.executor = Some(executor);
         let open = self.open.get_mut(place(id))?.as_deref_mut()?;
         self.placed += u64::from(!std::mem::replace(&mut open.is_placed, true));
-        let blocks = open.prompt.blocks(self.tokens_per_block);
+        let blocks = open.prompt.blocks(tokens_per_block);
         let contents = |hash: BlockHash| Contents {
             model: open.model,
             hash,
@@ -261,7 +268,7 @@ impl SimulatedRequests {
             open.last_token_at = Some(now);
         }
         let tokens = u64::from(made.prefilled) + u64::from(made.generated);
-        self.served[record.tenant as usize] += tokens;
+        *self.served.entry(record.tenant).or_default() += tokens;
     }
 
     /// Notes the first token of a placement. Returns the time to it, if it is the first of all.
@@ -282,11 +289,17 @@ impl SimulatedRequests {
             .map_or(0, |record| record.prompt_tokens)
     }
 
-    /// Tokens of a request's answer that the host has, with those that its executor has generated
-    /// and not told of.
-    pub(super) fn kept(&self, id: RequestId, untold: u32) -> u32 {
+    /// Notes the tokens of an answer that its executor has generated and not told of, and returns all that
+    /// the host has: the answer goes on from there.
+    pub(super) fn keep(&mut self, id: RequestId, untold: u32, now: Micros) -> u32 {
+        let made = Progress {
+            request: id,
+            prefilled: 0,
+            generated: untold,
+        };
+        self.progress(made, now);
         let open = self.open.get(place(id)).and_then(Option::as_ref);
-        open.map_or(0, |open| open.generated + untold)
+        open.map_or(0, |open| open.generated)
     }
 
     /// A request that has not ended, if it is of a session and was taken up.

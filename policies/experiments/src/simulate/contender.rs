@@ -205,7 +205,9 @@ fn beside(path: &Path) -> Result<(Map<String, Value>, Limits)> {
         return Ok((Map::new(), Limits::default()));
     }
     let bytes = std::fs::read(&path)?;
-    let sidecar = pointsman_sidecar::parse(&path, bytes, &Limits::default())?;
+    // A server whose own limits were raised takes higher ones than the defaults.
+    let (rest, ceiling) = (Limits::default(), Limits::CEILING);
+    let sidecar = pointsman_sidecar::parse(&path, bytes, &rest, &ceiling)?;
     Ok((sidecar.settings.unwrap_or_default(), sidecar.limits))
 }
 

@@ -24,7 +24,7 @@ pub struct SceneArgs {
     /// Executors that are alike: 4 where nothing is said
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     executors: Option<u32>,
-    /// Executors of a file, with a table [[executors]] for each kind
+    /// Executors of a file, with a table [[executors]] for each kind, which says all about them
     #[arg(long, value_name = "FILE.toml", conflicts_with = "executors")]
     fleet: Option<PathBuf>,
     #[command(flatten)]
@@ -80,7 +80,15 @@ impl SceneArgs {
 
     fn fleet(&self, roll: &Roll) -> Result<FleetPlan> {
         match &self.fleet {
-            Some(path) => fleet::read(path, roll),
+            Some(path) => {
+                ensure!(
+                    self.executor == fleet::Keys::default(),
+                    "--fleet says all about its executors: leave out --profile, --kv and all else about \
+                     executors, or write it into {}",
+                    path.display()
+                );
+                fleet::read(path, roll)
+            }
             None => self.executor.fleet(self.executors.unwrap_or(4), roll),
         }
     }

@@ -107,6 +107,16 @@ fn what_is_of_no_use_is_refused_with_what_would_be() {
     assert!(refused("poisson --failures failing=2").contains("failing must be from 0 to 1, not 2"));
     assert!(refused("poisson --wait-max 5").contains("a time such as"));
     assert!(refused("poisson --policy nowhere.wasm").contains("nowhere.wasm cannot be read"));
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = folder.path().join("fleet.toml");
+    fs::write(&fleet, "[[executors]]\nprofile = 'smg'\n").unwrap();
+    let fleet = format!("poisson:requests=1 --built-in --fleet {}", fleet.display());
+    said(&fleet).unwrap();
+    for flag in ["--profile llm-d", "--kv host", "--models-max 1"] {
+        let why = refused(&format!("{fleet} {flag}"));
+        let part = "--fleet says all about its executors: leave out --profile, --kv and all else";
+        assert!(why.contains(part), "{flag}: {why}");
+    }
     let unknown = format!(
         "poisson --policy {},credit=1",
         component_path("kv-cost").display()

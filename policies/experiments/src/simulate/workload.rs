@@ -73,6 +73,12 @@ const FLOOD_FROM: Time = Time::from_secs(30);
 const FLOOD_LASTING: Time = Time::from_secs(60);
 /// Requests of a flood, as a multiple of those of all tenants.
 const FLOOD_FACTOR: f64 = 5.0;
+/// The greatest length of a prompt where nothing is said, unless [`TIMES_MEAN`] is more.
+const PROMPT_MAX: u32 = 32_000;
+/// The same of an answer.
+const OUTPUT_MAX: u32 = 4000;
+/// The greatest length as a multiple of the mean, beyond which are three of a thousand.
+const TIMES_MEAN: u32 = 8;
 
 impl WorkloadSource {
     /// Finds a workload: a file, `-` for standard input, or a generator.
@@ -267,10 +273,10 @@ struct OpenKeys {
     requests: u64,
     prompt: u32,
     prompt_median: Option<u32>,
-    prompt_max: u32,
+    prompt_max: Option<u32>,
     output: u32,
     output_median: Option<u32>,
-    output_max: u32,
+    output_max: Option<u32>,
     tenants: u32,
     models: u32,
     models_zipf: f64,
@@ -292,10 +298,10 @@ impl Default for OpenKeys {
             requests: 2000,
             prompt: 1000,
             prompt_median: None,
-            prompt_max: 32_000,
+            prompt_max: None,
             output: 200,
             output_median: None,
-            output_max: 4000,
+            output_max: None,
             tenants: 1,
             models: 0,
             models_zipf: 1.0,
@@ -320,6 +326,21 @@ fn lengths(mean: u32, median: Option<u32>, max: u32) -> Lengths {
         median: median.map_or(mean * 2.0 / 3.0, f64::from),
         max,
     }
+}
+
+/// The greatest length that the key `KEY-max` says: without it `least`, or [`TIMES_MEAN`] where that is more.
+///
+/// # Errors
+/// If it is below the mean, which no lengths up to there have.
+fn length_max(key: &str, mean: u32, max: Option<u32>, least: u32) -> Result<u32> {
+    let Some(max) = max else {
+        return Ok(mean.saturating_mul(TIMES_MEAN).max(least));
+    };
+    ensure!(
+        max >= mean,
+        "{key}-max must be at least the mean, {key}={mean}, not {max}"
+    );
+    Ok(max)
 }
 
 fn micros(time: Time) -> Micros {
@@ -375,17 +396,20 @@ impl OpenKeys {
     /// The plan of these keys.
     ///
     /// # Errors
-    /// If no request would ever come, or a key says nothing without another one.
+    /// If no request would ever come, a key says nothing without another one, or a greatest length is below the
+    /// mean.
     fn plan(self) -> Result<OpenPlan> {
         let (bursts, flood) = (self.bursts()?, self.flood()?);
+        let prompt_max = length_max("prompt", self.prompt, self.prompt_max, PROMPT_MAX)?;
+        let output_max = length_max("output", self.output, self.output_max, OUTPUT_MAX)?;
         // There are others beside the tenant that floods.
         let tenants_min = if flood.is_some() { 2 } else { 0 };
         Ok(OpenPlan {
             seed: 0,
             requests: self.requests,
             rate: above_zero("rate", self.rate)?,
-            prompt: lengths(self.prompt, self.prompt_median, self.prompt_max),
-            output: lengths(self.output, self.output_median, self.output_max),
+            prompt: lengths(self.prompt, self.prompt_median, prompt_max),
+            output: lengths(self.output, self.output_median, output_max),
             tenants: self.tenants.max(tenants_min),
             models: self.models,
             models_zipf: self.models_zipf,
@@ -417,6 +441,7 @@ struct AgentsKeys {
 impl AgentsKeys {
     fn plan(self) -> Result<AgentsPlan> {
         let plan = AgentsPlan::default();
+        let up_to = |mean: u32| lengths(mean, None, mean.saturating_mul(TIMES_MEAN));
         Ok(AgentsPlan {
             sessions: self.sessions.unwrap_or(plan.sessions),
             rate: above_zero("rate", self.rate.unwrap_or(plan.rate))?,
@@ -424,12 +449,8 @@ impl AgentsKeys {
             shared_tokens: self.shared_tokens.unwrap_or(plan.shared_tokens),
             groups: self.groups.unwrap_or(plan.groups),
             group_tokens: self.group_tokens.unwrap_or(plan.group_tokens),
-            new_tokens: self
-                .new_tokens
-                .map_or(plan.new_tokens, |mean| lengths(mean, None, mean * 8)),
-            output: self
-                .output
-                .map_or(plan.output, |mean| lengths(mean, None, mean * 8)),
+            new_tokens: self.new_tokens.map_or(plan.new_tokens, up_to),
+            output: self.output.map_or(plan.output, up_to),
             context_max: self.context_max.unwrap_or(plan.context_max),
             tenants: self.tenants.unwrap_or(plan.tenants),
             ..plan

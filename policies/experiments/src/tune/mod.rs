@@ -84,7 +84,8 @@ pub struct Args {
 /// Searches better settings, and writes them beside the policy if what was held out confirms them.
 ///
 /// # Errors
-/// If an argument is of no use, the policy does not start, or a file cannot be written.
+/// If an argument is of no use, the policy does not start, or a file cannot be written. Settings that were found are
+/// told all the same.
 pub fn run(args: &Args, defaults: &[EmbeddedPolicy]) -> Result<Done> {
     let objective = Objective::parse(&args.objective);
     let objective = objective.map_err(|why| anyhow!("--objective: {why}"))?;
@@ -102,6 +103,7 @@ pub fn run(args: &Args, defaults: &[EmbeddedPolicy]) -> Result<Done> {
     let stable = Stable::new(defaults)?;
     let policy = stable.load(&args.file.file)?;
     let space = Space::new(&policy.described()?, &args.only, &policy.settings)?;
+    sidecar::check(&output, &space.table(&space.start()))?;
     let scenes = Scenes::find(args.named(), &args.scene, (&stable, defaults))?;
     let tuning = Tuning {
         args,
@@ -200,9 +202,12 @@ impl Tuning<'_> {
             before: &start,
             after: &after,
         };
-        sidecar::write(output, &evidence, &settings)?;
         let shown = output.display();
-        Ok(Done::good(format!("{evidence}written: {shown}\n")))
+        Ok(match sidecar::write(output, &evidence, &settings) {
+            Ok(()) => Done::good(format!("{evidence}written: {shown}\n")),
+            // Hours may have gone into the evidence.
+            Err(error) => Done::not_good(format!("{evidence}no file is written: {error:#}\n")),
+        })
     }
 
     fn whole(

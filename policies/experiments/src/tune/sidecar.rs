@@ -1,13 +1,16 @@
 //! The file beside a policy, with the settings that were found and the evidence for them.
 
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use pointsman_component::Limits;
 use pointsman_notation::NamedLimits as _;
 use pointsman_sidecar::{SIDECAR_BYTES_MAX, parse};
 use serde_json::{Map, Value};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 /// The beginning of each line of evidence. Such lines of an earlier search are replaced.
 const MARK: &str = "#|";
@@ -19,11 +22,30 @@ pub(super) struct Tuned<'a> {
     pub(super) after: &'a Map<String, Value>,
 }
 
+/// Checks that the file can be written as far as its text is concerned.
+///
+/// # Errors
+/// If an earlier one has settings in a form that cannot be replaced, or is of no use.
+pub(super) fn check(path: &Path, settings: &Map<String, Value>) -> Result<()> {
+    let tuned = Tuned {
+        before: settings,
+        after: settings,
+    };
+    made(path, "", &tuned).map(drop)
+}
+
 /// Writes the file: what an earlier one has besides settings stays.
 ///
 /// # Errors
 /// If it cannot be written, or an earlier one has settings in a form that cannot be replaced.
 pub(super) fn write(path: &Path, evidence: &str, tuned: &Tuned<'_>) -> Result<()> {
+    let text = made(path, evidence, tuned)?;
+    pointsman_files::replace_readable(path, |file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// The text of the file, which a server can read.
+fn made(path: &Path, evidence: &str, tuned: &Tuned<'_>) -> Result<String> {
     let shown = path.display();
     let most = u64::try_from(SIDECAR_BYTES_MAX).unwrap_or(u64::MAX);
     let earlier = if path.exists() {
@@ -32,19 +54,21 @@ pub(super) fn write(path: &Path, evidence: &str, tuned: &Tuned<'_>) -> Result<()
         String::new()
     };
     let text = text(&earlier, evidence, tuned).with_context(|| shown.to_string())?;
-    let read = parse(path, text.clone().into_bytes(), &Limits::CEILING);
+    let (rest, ceiling) = (Limits::default(), Limits::CEILING);
+    let read = parse(path, text.clone().into_bytes(), &rest, &ceiling);
     read.context("the file that would be written is of no use")?;
-    pointsman_files::replace_readable(path, |file| file.write_all(text.as_bytes()))
-        .with_context(|| format!("{shown} cannot be written"))
+    Ok(text)
 }
 
 /// The text of the file.
 fn text(earlier: &str, evidence: &str, tuned: &Tuned<'_>) -> Result<String> {
-    let rest = without_settings(earlier);
-    let table: toml::Table = toml::from_str(&rest)?;
-    if table.contains_key("settings") {
-        bail!("its settings are not in a table [settings] of their own: write them so");
-    }
+    let rest = without_settings(earlier)?;
+    let mut others: toml::Table = toml::from_str(earlier)?;
+    others.remove("settings");
+    ensure!(
+        toml::from_str(&rest).is_ok_and(|left: toml::Table| left == others),
+        "its settings are not in a table [settings] of their own: write them so"
+    );
     let mut text = rest.trim_end().to_owned();
     if !text.is_empty() {
         text.push_str("\n\n");
@@ -75,23 +99,62 @@ fn quoted(key: &str) -> String {
     toml::Value::from(key).to_string()
 }
 
-/// The lines of a file but for its table of settings and earlier evidence.
-fn without_settings(text: &str) -> String {
-    let mut is_left_out = false;
-    let mut kept = String::new();
-    for line in text.lines() {
-        let head = line.trim_start();
-        if head.starts_with('[') {
-            let name = head.trim_start_matches('[').trim_start();
-            let name = name.strip_prefix("settings").map(str::trim_start);
-            is_left_out = name.is_some_and(|rest| rest.starts_with([']', '.']));
-        }
-        if !is_left_out && !head.starts_with(MARK) {
-            kept.push_str(line);
-            kept.push('\n');
-        }
+/// The lines of a file but for its tables of settings and earlier evidence. Comments and empty lines after the
+/// last setting of a table belong to what follows it.
+fn without_settings(text: &str) -> Result<String> {
+    let document = DeTable::parse(text)?;
+    let mut tables = Vec::new();
+    if let Some(settings) = document.get_ref().get("settings") {
+        find_tables(text, settings, &mut tables);
     }
-    kept
+    tables.sort_by_key(|table| table.start);
+    let mut rest = String::new();
+    let mut from = 0;
+    for table in tables {
+        let line = text[..table.start].rfind('\n').map_or(0, |end| end + 1);
+        rest.push_str(text.get(from..line).unwrap_or_default());
+        let last = text[table.end..].find('\n');
+        from = last.map_or(text.len(), |end| table.end + end + 1);
+    }
+    rest.push_str(&text[from..]);
+    let is_earlier = |line: &&str| line.trim_start().starts_with(MARK);
+    let kept = rest.split_inclusive('\n').filter(|line| !is_earlier(line));
+    Ok(kept.collect())
+}
+
+/// Finds the tables with headers in a value of a file, each from its header to its last value. Returns the end of
+/// the last value that is in none of them; 0: there is none.
+fn find_tables(text: &str, value: &Spanned<DeValue<'_>>, tables: &mut Vec<Range<usize>>) -> usize {
+    let span = value.span();
+    match value.get_ref() {
+        DeValue::Table(table) if !text[span.start..].starts_with('{') => {
+            let ends = table.values().map(|it| find_tables(text, it, tables));
+            let end = ends.max().unwrap_or(0);
+            if has_header(text, value) {
+                tables.push(span.start..end.max(span.end));
+                return 0;
+            }
+            end
+        }
+        DeValue::Array(items) if items.iter().any(|it| has_header(text, it)) => {
+            for item in items {
+                find_tables(text, item, tables);
+            }
+            0
+        }
+        DeValue::String(_)
+        | DeValue::Integer(_)
+        | DeValue::Float(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_)
+        | DeValue::Array(_)
+        | DeValue::Table(_) => span.end,
+    }
+}
+
+/// Returns whether a value is a table whose place in the file is its header.
+fn has_header(text: &str, value: &Spanned<DeValue<'_>>) -> bool {
+    matches!(value.get_ref(), DeValue::Table(_)) && text[value.span().start..].starts_with('[')
 }
 
 #[cfg(test)]
@@ -125,6 +188,10 @@ mod tests {
         let earlier = "# ours\nmode = \"shadow\"\n[settings]\na = 1\n[settings.deep]\nx = 1\n[limits]\nlog-lines = 3\n";
         let expected = format!("# ours\nmode = \"shadow\"\n[limits]\nlog-lines = 3\n\n{SETTINGS}");
         assert_eq!(made(earlier), expected);
+        let earlier = "[settings]\nlist = [\n  [1, 2],\n[3],\n] # two\ntext = \"\"\"\n[limits]\n\"\"\"\n# of our server\n[limits]\nlog-lines = 3\n[[settings.rows]]\na.b = 1\n[[settings.rows]]\n# the last word\n";
+        let expected =
+            format!("# of our server\n[limits]\nlog-lines = 3\n# the last word\n\n{SETTINGS}");
+        assert_eq!(made(earlier), expected);
     }
 
     #[test]
@@ -134,7 +201,14 @@ mod tests {
             before: &before,
             after: &after,
         };
-        let error = text("settings = { a = 1 }\n", "", &tuned).unwrap_err();
-        assert!(error.to_string().contains("not in a table [settings]"));
+        for earlier in [
+            "settings = { a = 1 }\n",
+            "settings.a = 1\n",
+            "settings.deep = { a = 1 }\n",
+        ] {
+            let error = text(earlier, "", &tuned).unwrap_err();
+            let said = error.to_string();
+            assert!(said.contains("not in a table [settings]"), "{said}");
+        }
     }
 }

@@ -26,7 +26,7 @@ struct Place {
 const BAD: &str = "mode = \"shadow\"\n[settings]\nprefill-scale = 0\nseed = 1\n";
 
 /// Requests most of whose prompts begin as others do.
-const LOAD: &str = "poisson:rate=4,requests=60,prompt=9000,output=20,prefixes=8,prefix-tokens=8000";
+const LOAD: &str = "poisson:rate=4,requests=60,prompt=9000,prompt-max=32000,output=20,prefixes=8,prefix-tokens=8000";
 
 const OBJECTIVE: &str = "hit-rate; goodput >= 90%";
 
@@ -85,6 +85,7 @@ fn bad_settings_get_better_and_what_was_held_out_confirms_it() {
     let read = pointsman_sidecar::parse(
         Path::new("kv-cost.toml"),
         text.clone().into_bytes(),
+        &pointsman_component::Limits::default(),
         &pointsman_component::Limits::default(),
     );
     let settings = read.unwrap().settings.unwrap();
@@ -305,6 +306,44 @@ fn what_is_of_no_use_is_refused_before_anything_runs() {
         range.contains("`prefill-scale`: 100001 is not between 0 and 100000"),
         "{range}"
     );
+}
+
+#[test]
+fn a_sidecar_whose_settings_cannot_be_replaced_is_refused_before_any_trial() {
+    let place = Place::new();
+    let trials = place.path("t");
+    for settings in [
+        "settings = { prefill-scale = 0 }\n",
+        "settings.prefill-scale = 0\n",
+    ] {
+        place.write("kv-cost.toml", settings);
+        let more = ["--workload", LOAD, "--trials", trials.to_str().unwrap()];
+        let error = place.tune(OBJECTIVE, &more).unwrap_err();
+        let said = format!("{error:#}");
+        assert!(
+            said.contains("kv-cost.toml: its settings are not in a table [settings]"),
+            "{said}"
+        );
+        assert!(!trials.exists(), "{settings}");
+    }
+}
+
+#[test]
+fn settings_that_could_not_be_written_in_the_end_are_told() {
+    let place = Place::new();
+    let both = place.path("t");
+    let both = both.to_str().unwrap();
+    // By then it is a file of trials, which has no settings to replace.
+    let done = place.tuned(&["--trials", both, "--output", both, "--unconfirmed"]);
+    assert_eq!(done.verdict, Verdict::NotGood);
+    for part in [
+        "kv-cost, tuned: hit-rate; goodput >= 90%\n",
+        "prefill-scale: 0 before, ",
+        "no file is written: ",
+    ] {
+        assert!(done.text.contains(part), "{part:?} not in\n{}", done.text);
+    }
+    assert!(place.text("t").starts_with('{'));
 }
 
 #[test]

@@ -96,6 +96,26 @@ fn keys_of_bursts_and_floods_count_without_their_beginning() {
 }
 
 #[test]
+fn lengths_have_the_mean_that_is_asked_for_however_great_it_is() {
+    let made = |text: &str| arrivals(text, Changes::default());
+    let long = made("poisson:requests=4000,prompt=60000,output=20000");
+    let mean = |of: fn(&Arrival) -> u32| {
+        let sum: f64 = long.iter().map(|it| f64::from(of(it))).sum();
+        sum / 4000.0
+    };
+    let (prompt, output) = (mean(|it| it.prompt.tokens), mean(|it| it.output_tokens));
+    assert!((55_000.0..65_000.0).contains(&prompt), "{prompt}");
+    assert!((18_300.0..21_700.0).contains(&output), "{output}");
+    assert_eq!(
+        made("poisson:prompt=4000,output=500"),
+        made("poisson:prompt=4000,output=500,prompt-max=32000,output-max=4000")
+    );
+    for greatest in ["poisson:prompt=4294967295", "agents:output=4294967295"] {
+        WorkloadSource::find(greatest, Changes::default()).unwrap();
+    }
+}
+
+#[test]
 fn keys_that_would_say_nothing_and_rates_without_requests_are_refused() {
     for (text, why) in [
         (
@@ -105,6 +125,14 @@ fn keys_that_would_say_nothing_and_rates_without_requests_are_refused() {
         (
             "bursts:flood-lasting=5s",
             "bursts: flood-lasting and flood-factor say nothing without flood-from: add flood-from=30s",
+        ),
+        (
+            "poisson:prompt-max=999",
+            "poisson: prompt-max must be at least the mean, prompt=1000, not 999",
+        ),
+        (
+            "flood:output=300,output-max=200",
+            "flood: output-max must be at least the mean, output=300, not 200",
         ),
         ("poisson:rate=0", "poisson: rate must be above 0, not 0"),
         ("agents:rate=0", "agents: rate must be above 0, not 0"),
