@@ -56,7 +56,9 @@ export class Mirror {
         this.#executor(row.executor).residencies.delete(row.model);
         break;
       case "device":
-        this.devices.set(row.id, row);
+        // Without blocks it is the last news of a server elsewhere, which tells of none any more.
+        if (row.blocksTotal > 0) this.devices.set(row.id, row);
+        else this.devices.delete(row.id);
         break;
       case "model":
         this.models.set(row.id, row);
@@ -80,12 +82,12 @@ export class Mirror {
     return executor;
   }
 
-  // What a request needs, worked out once for all executors.
-  need(request, now) {
+  // What a request needs, of whose prompt this is cached, worked out once for all executors.
+  need(request, cached, now) {
     const model = this.models.get(request.model);
     const max = model?.runningMax ?? Infinity;
     const isLimitReached = model && model.running + count(this.modelsPlaced, model.id) >= max;
-    return { request, isLimitReached, now, holdEnd: this.#holdEnd(request, now) };
+    return { request, cached, isLimitReached, now, holdEnd: this.#holdEnd(request, now) };
   }
 
   // The time until which a request can wait on purpose, or null where the host lets it no longer.
@@ -102,24 +104,31 @@ export class Mirror {
     const { request } = need;
     if (request.model !== null && info.serves?.includes(request.model) === false) return null;
     if (request.allowed?.includes(id) === false || request.failedOn?.includes(id)) return null;
-    if (!modelFits(need, executor) || !this.#blocksFit(request, info)) return null;
+    if (!modelFits(need, executor) || this.#tokensShared(need, executor) === null) return null;
     if (isKeptWarm(need, executor)) return null;
     return seat(request, executor);
   }
 
-  #blocksFit(request, info) {
+  // Tokens of its prompt without which a request finds no blocks on an executor: 0 where it needs none of them there,
+  // null where it finds no blocks with them either.
+  #tokensShared({ request, cached }, { id, info }) {
     const device = this.devices.get(info.device);
-    const blocks = blocksOn(request, info);
-    if (device === undefined || blocks === 0) return true;
-    // All that it may need has to fit into the empty device; a server elsewhere makes room for itself.
-    const generated = info.kind === "remote" ? 1 : request.outputTokensMax;
-    if (request.promptTokens + generated > device.blocksTotal * info.tokensPerBlock) return false;
-    const free = device.blocksFree + device.blocksCached;
-    return blocks + count(this.blocksPlaced, device.id) <= free;
+    if (device === undefined || !info.tokensPerBlock) return 0;
+    // All that it may need has to fit into the empty device. A server elsewhere knows that for itself.
+    const bound = request.promptTokens + request.outputTokensMax;
+    if (info.kind !== "remote" && bound > device.blocksTotal * info.tokensPerBlock) return null;
+    const free = device.blocksFree + device.blocksCached - count(this.blocksPlaced, device.id);
+    if (blocksOn(request, info) <= free || blocksFor(request, info, device, 0) <= free) return 0;
+    const tokens = cached.overlaps?.find((row) => row.executor === id)?.deviceTokens ?? 0;
+    return blocksFor(request, info, device, tokens) <= free ? tokens : null;
   }
 
   // Counts a placement of this answer, which later ones must reckon with.
-  place({ request }, executor, seat) {
+  place(need, executor, seat) {
+    const { request } = need;
+    const { info } = executor;
+    const shared = this.#tokensShared(need, executor) ?? 0;
+    add(this.blocksPlaced, info.device, blocksFor(request, info, this.devices.get(info.device), shared));
     executor.placed ??= {
       slots: 0,
       queued: { "latency-critical": 0, throughput: 0 },
@@ -132,7 +141,6 @@ export class Mirror {
       if (!runs(request.model, executor)) executor.placed.started.add(request.model);
       add(this.modelsPlaced, request.model, 1);
     }
-    add(this.blocksPlaced, executor.info.device, blocksOn(request, executor.info));
   }
 }
 
@@ -170,12 +178,31 @@ function runs(model, executor) {
   return executor.residencies.get(model)?.sequences > 0;
 }
 
-// Blocks that the prompt and the first token take, and where what runs cannot be taken off again
-// all that may be generated.
+// Blocks for the prompt and the first token, and where what runs cannot be taken off again for all that may be
+// generated. A server elsewhere makes room for itself.
 function blocksOn(request, info) {
   const makesRoom = info.preempts || info.kind === "remote";
   const generated = makesRoom ? Math.min(1, request.outputTokensMax) : request.outputTokensMax;
   return info.tokensPerBlock ? Math.ceil((request.promptTokens + generated) / info.tokensPerBlock) : 0;
+}
+
+// Those of them that a placement takes where the device has so many tokens of the prompt. The tokens of a prompt are a
+// guess at a server elsewhere, so that nothing takes more than half of all there.
+function blocksFor(request, info, device, cachedTokens) {
+  if (!info.tokensPerBlock) return 0;
+  const spared = blocksSpared(request.promptTokens, info, device, cachedTokens);
+  const blocks = Math.max(0, blocksOn(request, info) - spared);
+  const isBounded = info.kind === "remote" && device !== undefined;
+  return isBounded ? Math.min(blocks, Math.ceil(device.blocksTotal / 2)) : blocks;
+}
+
+// Blocks of the prompt that a placement does not take: those that sequences hold for certain, and at a server elsewhere
+// all that it has. A cached block of it is no gain, since it counts among the available ones.
+function blocksSpared(promptTokens, info, device, cachedTokens) {
+  // The last token is computed in any case, and goes into a block of the request's own.
+  const shareable = Math.max(0, promptTokens - 1);
+  const cached = Math.floor(Math.min(cachedTokens, shareable) / info.tokensPerBlock);
+  return info.kind === "remote" ? cached : Math.max(0, cached - (device?.blocksCached ?? 0));
 }
 
 function count(counts, id) {

@@ -57,14 +57,14 @@ export const lifecycle = {
 
 export const routing = {
   route(at, requests) {
-    return requests.map((cached) => place(cached.request, at.now));
+    return requests.map((cached) => place(cached, at.now));
   },
 };
 
 // Where one request goes.
-function place(id, now) {
-  const request = mirror.waiting.get(id);
-  const need = request && mirror.need(request, now);
+function place(cached, now) {
+  const request = mirror.waiting.get(cached.request);
+  const need = request && mirror.need(request, cached, now);
   let best = null;
   for (const executor of need ? mirror.executors.values() : []) {
     const seat = mirror.fit(need, executor);

@@ -40,10 +40,17 @@ class Need(NamedTuple):
     """What a request needs, worked out once for all executors."""
 
     request: Request
+    # What executors hold of its prompt.
+    overlaps: list
     now: int
     is_limit_reached: bool
     # The time until which it can wait on purpose, or None where the host lets it no longer.
     hold_end: int
+
+    def tokens_on(self, executor_id):
+        """Tokens of the prompt that an executor is listed as holding in its device's memory."""
+        rows = (row for row in self.overlaps if row.executor == executor_id)
+        return next((row.device_tokens for row in rows), 0)
 
 
 @dataclass
@@ -106,17 +113,46 @@ class Executor:
     def runs(self, model):
         return model in self.residencies and self.residencies[model].sequences > 0
 
-    def blocks(self, request):
-        """Blocks that the prompt and the first token take, or all that may be generated.
+    @property
+    def is_elsewhere(self):
+        return self.info.kind == ExecutorKind.REMOTE
 
-        The latter where what runs cannot be taken off again.
+    def blocks_on(self, request):
+        """Blocks for the prompt and the first token, or all that may be generated.
+
+        The latter where what runs cannot be taken off again. A server elsewhere makes room for itself.
         """
         if not self.info.tokens_per_block:
             return 0
         makes_room = self.info.preempts or self.info.kind == ExecutorKind.REMOTE
-        generated = request.output_tokens_max
-        generated = min(1, generated) if makes_room else generated
+        generated = min(1, request.output_tokens_max) if makes_room else request.output_tokens_max
         return -(-(request.prompt_tokens + generated) // self.info.tokens_per_block)
+
+    def blocks(self, request, device, cached_tokens):
+        """Those of them that a placement takes where the device has so many tokens of the prompt.
+
+        The tokens of a prompt are a guess at a server elsewhere, so that nothing takes more than half of all there.
+        """
+        if not self.info.tokens_per_block:
+            return 0
+        spared = self.blocks_spared(request, device, cached_tokens)
+        blocks = max(0, self.blocks_on(request) - spared)
+        if self.is_elsewhere and device is not None:
+            return min(blocks, -(-device.blocks_total // 2))
+        return blocks
+
+    def blocks_spared(self, request, device, cached_tokens):
+        """Blocks of the prompt that a placement does not take.
+
+        Those that sequences hold for certain, and at a server elsewhere all that it has. A cached block of it is
+        no gain, since it counts among the available ones.
+        """
+        # The last token is computed in any case, and goes into a block of the request's own.
+        shareable = max(0, request.prompt_tokens - 1)
+        cached = min(cached_tokens, shareable) // self.info.tokens_per_block
+        if self.is_elsewhere or device is None:
+            return cached
+        return max(0, cached - device.blocks_cached)
 
 
 class Mirror:
@@ -162,6 +198,9 @@ class Mirror:
                 self._executor(row.executor).residencies[row.model] = row
             case Change_ResidencyGone(gone):
                 self._executor(gone.executor).residencies.pop(gone.model, None)
+            # Without blocks it is the last news of a server elsewhere, which tells of none any more.
+            case Change_Device(row) if row.blocks_total == 0:
+                self.devices.pop(row.id, None)
             case Change_Device(row):
                 self.devices[row.id] = row
             case Change_Model(row):
@@ -176,12 +215,13 @@ class Mirror:
             self.executors[executor_id] = Executor(executor_id)
         return self.executors[executor_id]
 
-    def need(self, request, now):
+    def need(self, request, cached, now):
         model = self.models.get(request.model)
         limited = model is not None and model.running_max is not None
         reached = limited and model.running + self.models_placed[model.id] >= model.running_max
         end = now + self.held_max if request.hold_end is None else request.hold_end
-        return Need(request, now, reached, end if end > now else None)
+        hold_end = end if end > now else None
+        return Need(request, cached.overlaps or [], now, reached, hold_end)
 
     def fit(self, need, executor):
         """The seat an executor has for what is needed, or None: what the host checks, beforehand."""
@@ -198,23 +238,35 @@ class Mirror:
             return None
         if not executor.model_fits(request.model) or executor.is_kept_warm(need):
             return None
-        return executor.seat(request) if self._blocks_fit(request, executor) else None
+        return None if self._tokens_shared(need, executor) is None else executor.seat(request)
 
-    def _blocks_fit(self, request, executor):
+    def _tokens_shared(self, need, executor):
+        """Tokens of its prompt without which a request finds no blocks on an executor.
+
+        0 where it needs none of them there, None where it finds no blocks with them either.
+        """
+        request = need.request
         device = self.devices.get(executor.info.device)
-        blocks = executor.blocks(request)
-        if device is None or blocks == 0:
-            return True
-        # All that it may need has to fit into the empty device; a server elsewhere makes room for itself.
-        remote = executor.info.kind == ExecutorKind.REMOTE
-        tokens = request.prompt_tokens + (1 if remote else request.output_tokens_max)
-        if tokens > device.blocks_total * executor.info.tokens_per_block:
-            return False
-        return blocks + self.blocks_placed[device.id] <= device.blocks_free + device.blocks_cached
+        if device is None or not executor.info.tokens_per_block:
+            return 0
+        # All that it may need has to fit into the empty device. A server elsewhere knows that for itself.
+        bound = request.prompt_tokens + request.output_tokens_max
+        room = device.blocks_total * executor.info.tokens_per_block
+        if bound > room and not executor.is_elsewhere:
+            return None
+        free = device.blocks_free + device.blocks_cached - self.blocks_placed[device.id]
+        if executor.blocks_on(request) <= free or executor.blocks(request, device, 0) <= free:
+            return 0
+        tokens = need.tokens_on(executor.id)
+        return tokens if executor.blocks(request, device, tokens) <= free else None
 
     def place(self, need, executor, seat):
         """Counts a placement of this answer, which later ones must reckon with."""
         request = need.request
+        device_id = executor.info.device
+        shared = self._tokens_shared(need, executor) or 0
+        blocks = executor.blocks(request, self.devices.get(device_id), shared)
+        self.blocks_placed[device_id] += blocks
         executor.placed = placed = executor.placed or Placed()
         if seat == Seat.SLOT:
             placed.slots += 1
@@ -224,4 +276,3 @@ class Mirror:
             if not executor.runs(request.model):
                 placed.started.add(request.model)
             self.models_placed[request.model] += 1
-        self.blocks_placed[executor.info.device] += executor.blocks(request)

@@ -53,15 +53,15 @@ class Lifecycle(exports.Lifecycle):
 
 class Routing(exports.Routing):
     def route(self, at, requests):
-        return [place(cached.request, at.now) for cached in requests]
+        return [place(cached, at.now) for cached in requests]
 
 
-def place(request_id, now):
+def place(cached, now):
     """Where one request goes."""
-    request = mirror.waiting.get(request_id)
+    request = mirror.waiting.get(cached.request)
     if request is None:
         return Verdict(Choice_Hold(None), NO_ROOM)
-    need = mirror.need(request, now)
+    need = mirror.need(request, cached, now)
     # A slot before a place in a queue, then free slots; of equals the first that was attached.
     best = min(
         (

@@ -6,8 +6,8 @@
 //! sidecar that says so: it stands beside the policy itself, and decides nothing.
 //!
 //! # Invariants
-//! 1. What does not build or pass its tests does not replace the shadow that runs, and Ctrl-C removes both
-//!    files (`host/server/tests/running/dev.rs`).
+//! 1. What does not build or pass its tests does not replace the shadow that runs, nor does an error after the
+//!    first try end the command, and Ctrl-C removes both files (`host/server/tests/running/dev.rs`).
 
 mod shadow;
 mod sources;
@@ -60,7 +60,8 @@ pub struct Args {
 /// Works on a policy until Ctrl-C, and tells how it goes as it goes.
 ///
 /// # Errors
-/// If the server cannot be asked at the start, or a folder cannot be watched.
+/// If the server cannot be asked at the start, a folder cannot be watched then, or the first try cannot be carried
+/// out.
 pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Done> {
     anyhow::ensure!(
         args.server.format == Format::Human,
@@ -84,19 +85,41 @@ fn work(
     shadow: &mut Shadow<'_>,
 ) -> Result<()> {
     let mut sources = Sources::watch(args)?;
-    while !stop.is_asked() {
-        // What changes from here on is a change after this try.
-        sources.look()?;
-        if let Some(policy) = tried(args, defaults)?
-            && !stop.is_asked()
-        {
-            say(shadow.put(&policy, args.settings.as_deref(), stop)?);
-        } else {
-            say(shadow.stays());
-        }
+    // What changes from here on is a change after this try.
+    sources.look()?;
+    // An error at the first try is one of the arguments, or of this machine.
+    offer(tried(args, defaults)?, args, stop, shadow)?;
+    loop {
         until_changed(args, &sources, stop, shadow)?;
+        if stop.is_asked() {
+            return Ok(());
+        }
+        // A later one ends nothing: a file is half written or away while it is saved, or the server starts again. The
+        // next change is the next try.
+        or_said(sources.look());
+        let good = or_said(tried(args, defaults));
+        or_said(offer(good, args, stop, shadow));
+    }
+}
+
+/// Puts a policy that is good into the server, and tells what came of it.
+fn offer(good: Option<PathBuf>, args: &Args, stop: &Stop, shadow: &mut Shadow<'_>) -> Result<()> {
+    if let Some(policy) = good
+        && !stop.is_asked()
+    {
+        say(shadow.put(&policy, args.settings.as_deref(), stop)?);
+    } else {
+        say(shadow.stays());
     }
     Ok(())
+}
+
+/// Tells an error, which is no reason to end.
+fn or_said<T: Default>(done: Result<T>) -> T {
+    done.unwrap_or_else(|error| {
+        say(format!("{error:#}\n"));
+        T::default()
+    })
 }
 
 /// Builds and tests the policy. Returns its file, if it is good.

@@ -35,10 +35,16 @@ pub(super) struct Shadow<'a> {
 struct Put {
     /// The name of both without what is after the dot.
     name: String,
-    /// The number that the server gave it; absent: it has not taken it.
+    /// The digest and the sidecar; absent: the files are not both there.
+    version: Option<(String, String)>,
+}
+
+/// The news that a server lists of a name before its files change.
+#[derive(Default)]
+struct Listed {
+    /// The number of the newest shadow.
     number: Option<u64>,
-    /// The digest and the sidecar.
-    version: (String, String),
+    refusal: Option<Value>,
 }
 
 // === impl Shadow ===
@@ -85,23 +91,31 @@ impl<'a> Shadow<'a> {
         };
         let name = shadow_name(policy);
         let version = (digest.clone(), sidecar(settings)?);
-        if self.put.as_ref().is_some_and(|put| put.version == version) {
+        let own = self.put.as_ref().filter(|put| put.name == name);
+        if own.is_some_and(|put| put.version.as_ref() == Some(&version)) {
             return Ok(self.stays());
         }
-        if self.put.is_none() {
+        let is_new = own.is_none();
+        // First of all, since nothing is to be taken out while the server is away.
+        let before = Listed::of(&listing(self.server)?, &name);
+        if is_new {
             self.ensure_free(&name)?;
+            // The policy had another name.
+            self.take_out()?;
         }
-        let before = newest(&listing(self.server)?, &name);
         // The sidecar first: a policy without one would decide.
         self.write(&name, "toml", version.1.as_bytes())?;
-        self.put = Some(Put {
+        let put = Put {
             name: name.clone(),
-            number: None,
-            version,
-        });
+            version: None,
+        };
+        self.put = Some(put);
         self.write(&name, "wasm", &bytes)?;
+        if let Some(put) = &mut self.put {
+            put.version = Some(version);
+        }
         self.told.clear();
-        self.await_taken(&digest, before, stop)
+        self.await_taken(&digest, &before, stop)
     }
 
     /// The end of a try that was not good, as far as the server is concerned.
@@ -128,10 +142,18 @@ impl<'a> Shadow<'a> {
         told
     }
 
-    /// Removes what was put into the folder.
+    /// Removes what was put into the folder, and tells that.
     pub(super) fn remove(&mut self) -> Result<String> {
-        let Some(put) = self.put.take() else {
-            return Ok("stopped; nothing is left in the server\n".to_owned());
+        Ok(match self.take_out()? {
+            Some(name) => format!("stopped; {name} is out of the server again\n"),
+            None => "stopped; nothing is left in the server\n".to_owned(),
+        })
+    }
+
+    /// Removes what was put into the folder. Returns its name.
+    fn take_out(&mut self) -> Result<Option<String>> {
+        let Some(put) = &self.put else {
+            return Ok(None);
         };
         // The policy first: without its sidecar it would decide.
         for ending in ["wasm", "toml"] {
@@ -144,10 +166,7 @@ impl<'a> Shadow<'a> {
                 Ok(()) | Err(_) => {}
             }
         }
-        Ok(format!(
-            "stopped; {} is out of the server again\n",
-            put.name
-        ))
+        Ok(self.put.take().map(|put| put.name))
     }
 
     fn path(&self, name: &str, ending: &str) -> PathBuf {
@@ -173,7 +192,7 @@ impl<'a> Shadow<'a> {
             .with_context(|| format!("{} not written", path.display()))
     }
 
-    fn await_taken(&mut self, digest: &str, before: Option<u64>, stop: &Stop) -> Result<String> {
+    fn await_taken(&mut self, digest: &str, before: &Listed, stop: &Stop) -> Result<String> {
         let Some(put) = &self.put else {
             return Ok(String::new());
         };
@@ -181,14 +200,10 @@ impl<'a> Shadow<'a> {
         let waited = stopwatch();
         while waited() < TAKEN_WITHIN && !stop.is_asked() {
             let told = listing(self.server)?;
-            if let Some(why) = refused(&told, &name, digest) {
+            if let Some(why) = refused(&told, &name, digest, before) {
                 return Ok(format!("the server refuses {name}: {why}\n"));
             }
-            let newest = newest(&told, &name);
-            if has(&told, &name, digest) && newest > before {
-                if let Some(put) = &mut self.put {
-                    put.number = newest;
-                }
+            if has(&told, &name, digest) && newest(&told, &name) > before.number {
                 return Ok(format!(
                     "shadow: the server asks {name} ({})\n",
                     status::short(digest)
@@ -200,6 +215,17 @@ impl<'a> Shadow<'a> {
             "the server has not taken {name} yet; is {} its policy folder?\n",
             self.folder.display()
         ))
+    }
+}
+
+// === impl Listed ===
+
+impl Listed {
+    fn of(told: &Value, name: &str) -> Self {
+        Self {
+            number: newest(told, name),
+            refusal: refusal(told, name).cloned(),
+        }
     }
 }
 
@@ -231,18 +257,22 @@ fn sidecar(settings: Option<&Path>) -> Result<String> {
     Ok(table.to_string())
 }
 
-/// The reason why the server refuses this version.
-fn refused(told: &Value, name: &str, digest: &str) -> Option<String> {
+/// The newest refusal of this name, with its time.
+fn refusal<'a>(told: &'a Value, name: &str) -> Option<&'a Value> {
     let mut refused = told["refused"].as_array()?.iter();
-    let is_meant =
-        |one: &&Value| one["name"] == name && (one["digest"].is_null() || one["digest"] == digest);
-    let found = refused.find(is_meant)?;
-    Some(
-        found["why"]
-            .as_str()
-            .unwrap_or("no reason is given")
-            .to_owned(),
-    )
+    refused.find(|one| one["name"] == name)
+}
+
+/// The reason why the server refuses this version. A refusal from before is none of it: a server looks at files some
+/// time after they have changed.
+fn refused(told: &Value, name: &str, digest: &str, before: &Listed) -> Option<String> {
+    let found = refusal(told, name)?;
+    let is_meant = found["digest"].is_null() || found["digest"] == digest;
+    if !is_meant || before.refusal.as_ref() == Some(found) {
+        return None;
+    }
+    let why = found["why"].as_str();
+    Some(why.unwrap_or("no reason is given").to_owned())
 }
 
 fn has(told: &Value, name: &str, digest: &str) -> bool {
@@ -253,8 +283,8 @@ fn has(told: &Value, name: &str, digest: &str) -> bool {
 /// A line for each hook that was compared, and the last decision that would have been another.
 fn agreement(told: &Value, put: &Put) -> String {
     let shadows = told["shadows"].as_array().into_iter().flatten();
-    let mut own = shadows.filter(|shadow| shadow["number"].as_u64() == put.number);
-    let Some(shadow) = own.next() else {
+    let own = shadows.filter(|shadow| shadow["policy"] == *put.name);
+    let Some(shadow) = own.max_by_key(|shadow| shadow["number"].as_u64()) else {
         return format!("{} is not asked any more\n", put.name);
     };
     let mut text = String::new();
@@ -301,15 +331,51 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_from_before_is_none_of_what_is_new() {
+        let at = |at_micros: u64| {
+            json!({"refused": [
+                {"name": "other-dev", "digest": "d", "why": "that", "at_micros": 9},
+                {"name": "mine-dev", "digest": "d", "why": "this", "at_micros": at_micros},
+            ]})
+        };
+        let before = Listed::of(&at(5), "mine-dev");
+        let why = |told: &Value, before: &Listed| refused(told, "mine-dev", "d", before);
+        assert_eq!(why(&at(5), &before), None);
+        assert_eq!(why(&at(6), &before).as_deref(), Some("this"));
+        assert_eq!(why(&at(5), &Listed::default()).as_deref(), Some("this"));
+        let of_another = refused(&at(6), "mine-dev", "e", &before);
+        assert_eq!(of_another, None);
+    }
+
+    #[test]
+    fn what_was_not_seen_to_be_taken_is_told_of_once_it_is() {
+        let put = Put {
+            name: "mine-dev".to_owned(),
+            version: None,
+        };
+        let fault = json!({"line": "mine-dev trapped"});
+        let told = json!({"hooks": {}, "shadows": [
+            {"policy": "mine-dev", "number": 4, "ended": null, "hooks": {}, "faults": 1, "fault_last": fault},
+        ]});
+        let expected = "mine-dev: 1 faults, the last: mine-dev trapped\n";
+        assert_eq!(agreement(&told, &put), expected);
+        let nothing = json!({"hooks": {}, "shadows": []});
+        assert_eq!(
+            agreement(&nothing, &put),
+            "mine-dev is not asked any more\n"
+        );
+    }
+
+    #[test]
     fn the_last_fault_is_told_in_its_line() {
         let put = Put {
             name: "mine".to_owned(),
-            number: Some(4),
             version: Default::default(),
         };
         let fault = json!({"line": "mine trapped at routing", "trace": "  in route"});
         let told = json!({"hooks": {}, "shadows": [
-            {"number": 4, "hooks": {}, "faults": 2, "fault_last": fault},
+            {"policy": "another", "number": 9, "hooks": {}, "faults": 7, "fault_last": null},
+            {"policy": "mine", "number": 4, "hooks": {}, "faults": 2, "fault_last": fault},
         ]});
         let expected = "mine: 2 faults, the last: mine trapped at routing\n";
         assert_eq!(agreement(&told, &put), expected);

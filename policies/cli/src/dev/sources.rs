@@ -12,8 +12,17 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
 use super::Args;
 use crate::written::walk;
 
-/// The state of each file: its length and the time of its last change.
-type Stamps = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
+/// The state of a file or folder at a look.
+#[derive(PartialEq)]
+enum Stamp {
+    /// A folder is there. Its own times are no news: a build writes into it.
+    Folder,
+    /// The length of a file, and the time of its last change.
+    File(u64, Option<SystemTime>),
+}
+
+/// The state of each file and folder.
+type Stamps = BTreeMap<PathBuf, Stamp>;
 
 /// The sources of a policy.
 pub(super) struct Sources {
@@ -32,7 +41,11 @@ impl Sources {
     pub(super) fn watch(args: &Args) -> Result<Self> {
         let named = [Some(&args.policy), args.settings.as_ref()];
         let roots = named.into_iter().flatten().chain(&args.scenarios);
-        let roots: Vec<PathBuf> = roots.cloned().collect();
+        Self::of(roots.cloned().collect())
+    }
+
+    /// Watches these files, and all in these folders.
+    fn of(roots: Vec<PathBuf>) -> Result<Self> {
         for root in &roots {
             anyhow::ensure!(root.exists(), "{} is not there", root.display());
         }
@@ -68,7 +81,8 @@ impl Sources {
         Ok(())
     }
 
-    /// True if a file is another than at the last look.
+    /// True if a file is another than at the last look, or a folder has come or gone: what is in one that came is not
+    /// watched yet.
     pub(super) fn have_changed(&self) -> bool {
         self.stamps() != self.seen
     }
@@ -93,19 +107,55 @@ impl Sources {
 
     fn stamps(&self) -> Stamps {
         let mut stamps = Stamps::new();
+        let mut folders = Vec::new();
         for root in &self.roots {
             if root.is_dir() {
-                walk(root, &mut |_| {}, &mut |file| stamp(file, &mut stamps));
+                walk(
+                    root,
+                    &mut |folder| folders.push(folder.to_owned()),
+                    &mut |file| stamp(file, &mut stamps),
+                );
             } else {
                 stamp(root, &mut stamps);
             }
         }
+        stamps.extend(folders.into_iter().map(|folder| (folder, Stamp::Folder)));
         stamps
     }
 }
 
 fn stamp(file: &Path, stamps: &mut Stamps) {
     if let Ok(facts) = fs::metadata(file) {
-        stamps.insert(file.to_owned(), (facts.len(), facts.modified().ok()));
+        let stamp = Stamp::File(facts.len(), facts.modified().ok());
+        stamps.insert(file.to_owned(), stamp);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_new_is_a_change_and_what_a_build_writes_is_none() {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path();
+        fs::write(root.join("policy.py"), "1").unwrap();
+        let mut sources = Sources::of(vec![root.to_owned()]).unwrap();
+        sources.look().unwrap();
+        assert!(!sources.have_changed());
+        for folder in ["more", "more/deeper"] {
+            fs::create_dir(root.join(folder)).unwrap();
+            assert!(sources.have_changed(), "{folder}");
+            sources.look().unwrap();
+            assert!(!sources.have_changed(), "{folder}");
+        }
+        fs::create_dir_all(root.join("build/guest")).unwrap();
+        fs::write(root.join("mine.wasm"), "1").unwrap();
+        assert!(!sources.have_changed());
+        fs::write(root.join("more/deeper/mirror.py"), "1").unwrap();
+        assert!(sources.have_changed());
+        sources.look().unwrap();
+        fs::remove_dir_all(root.join("more")).unwrap();
+        assert!(sources.have_changed());
     }
 }
