@@ -13,7 +13,10 @@ const POLICIES: [&str; 3] = ["aging", "memory-aware", "budget"];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let folder = target(&out).join("policies");
+    let triple = env::var_os("TARGET").expect("cargo sets TARGET");
+    let target = pointsman_packed::target_folder(&out, &triple);
+    let folder = target.expect("OUT_DIR is in a target folder");
+    let folder = folder.join("policies");
     let files = POLICIES.map(|name| folder.join(format!("{name}.wasm")));
     let policies = if watch(&folder, &files) {
         format!("Some(&[{}])", policies(&out, &folder, &files))
@@ -22,19 +25,6 @@ fn main() {
     };
     let text = format!("static POLICIES: Option<&[PackedPolicy]> = {policies};\n");
     fs::write(out.join("embedded.rs"), text).expect("OUT_DIR can be written to");
-}
-
-/// The target folder that `out` is in: `<target>[/<triple>]/<profile>/build/<package>/out`.
-fn target(out: &Path) -> &Path {
-    let above_profile = out
-        .ancestors()
-        .nth(4)
-        .expect("OUT_DIR is in a target folder");
-    let triple = env::var_os("TARGET").expect("cargo sets TARGET");
-    match above_profile.parent() {
-        Some(target) if above_profile.file_name() == Some(&triple) => target,
-        _ => above_profile,
-    }
 }
 
 /// Has this script run again once `files` are others. Returns whether all are there.

@@ -1,5 +1,6 @@
-//! Headless Chromium: a page as it is shown, and as a script of the test uses it.
+//! Headless Chromium, or Chrome: a page as it is shown, and as a script of the test uses it.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +12,9 @@ use tokio::time::timeout;
 
 use crate::PATIENCE;
 use crate::client::Client;
+
+/// The variable by which `cargo xtask test` tells of the browser's program.
+const BROWSER: &str = "POINTSMAN_TEST_BROWSER";
 
 /// Bytes of a request's head at most.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -32,7 +36,7 @@ pub struct Used<'a> {
 /// If there is no browser, or it does not show the page.
 pub async fn shown(url: &str) -> Result<String> {
     let profile = tempfile::tempdir()?;
-    let mut browser = Command::new("chromium");
+    let mut browser = Command::new(program());
     browser
         .args([
             "--headless",
@@ -51,7 +55,8 @@ pub async fn shown(url: &str) -> Result<String> {
         .kill_on_drop(true);
     let output = timeout(PATIENCE, browser.output()).await;
     let output = output.context("the browser hangs")?;
-    let output = output.context("no chromium: run `cargo xtask test`, which installs it")?;
+    let output =
+        output.context("no browser: run `cargo xtask test`, which finds or installs one")?;
     let dom = String::from_utf8(output.stdout)?;
     let complained = String::from_utf8_lossy(&output.stderr);
     ensure!(
@@ -59,6 +64,11 @@ pub async fn shown(url: &str) -> Result<String> {
         "{dom}\n{complained}"
     );
     Ok(dom)
+}
+
+/// The browser's program.
+fn program() -> OsString {
+    std::env::var_os(BROWSER).unwrap_or_else(|| "chromium".into())
 }
 
 /// The elements of a page of `server` after a script has used it for a few seconds. What the page and the

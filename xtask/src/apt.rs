@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::process;
 
@@ -15,6 +15,31 @@ pub(crate) fn install_line(packages: &[&str]) -> String {
     )
 }
 
+/// The advice to a user who lacks `packages`: the line to type where there is apt-get, or else their names.
+pub(crate) fn remedy(packages: &[&str]) -> String {
+    remedy_by(process::find_program("apt-get").as_deref(), packages)
+}
+
+fn remedy_by(apt_get: Option<&Path>, packages: &[&str]) -> String {
+    match apt_get {
+        Some(_) => install_line(packages),
+        None => format!("install it; Debian has it in: {}", packages.join(", ")),
+    }
+}
+
+/// Returns the first of `programs` that is on `PATH`, of which one is as good as another. Installs `packages`, which have
+/// the first of all, if none is.
+pub(crate) fn provide_one<'a>(programs: &[&'a str], packages: &[&str]) -> Result<&'a str> {
+    let mut names = programs.iter().copied();
+    if let Some(found) = names.find(|name| process::find_program(name).is_some()) {
+        return Ok(found);
+    }
+    let first = programs.first().copied().context("no program is named")?;
+    provide(&[first], packages)
+        .with_context(|| format!("there is none of: {}", programs.join(", ")))?;
+    Ok(first)
+}
+
 /// Installs `packages` if one of their `programs` is not on `PATH`.
 pub(crate) fn provide(programs: &[&str], packages: &[&str]) -> Result<()> {
     let is_missing = |name: &&&str| process::find_program(name).is_none();
@@ -22,7 +47,7 @@ pub(crate) fn provide(programs: &[&str], packages: &[&str]) -> Result<()> {
         return Ok(());
     };
     if !may_install()? {
-        bail!("`{missing}` is not there: {}", install_line(packages));
+        bail!("`{missing}` is not there: {}", remedy(packages));
     }
     install(packages)
 }
@@ -47,4 +72,28 @@ fn apt_get(args: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
     command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_to_be_typed_only_where_there_is_apt_get() {
+        let packages = ["nodejs", "npm"];
+        let line = remedy_by(Some(Path::new("/usr/bin/apt-get")), &packages);
+        assert!(
+            line.ends_with("--no-install-recommends nodejs npm"),
+            "{line}"
+        );
+        let names = remedy_by(None, &packages);
+        assert_eq!(names, "install it; Debian has it in: nodejs, npm");
+    }
+
+    #[test]
+    fn of_programs_that_do_the_same_any_will_do() {
+        let programs = ["no-such-program-of-ours", "sh", "cat"];
+        let found = provide_one(&programs, &["no-such-package-of-ours"]);
+        assert_eq!(found.unwrap(), "sh");
+    }
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use pointsman_notation::instead;
@@ -41,19 +42,26 @@ pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<
     match name {
         ENGINE => engines::prepare(workspace, args)?,
         GATEWAY => peers::prepare(workspace, args)?,
-        CUDA => device::test(workspace)?,
+        CUDA => device::prepare(workspace, args)?,
         _ => {}
     }
-    let mut command = process::cargo(&workspace.root);
+    let mut command = process::cargo(workspace);
     let manifest = Path::new(FOLDER).join(name).join(MANIFEST);
     if workspace.root.join(&manifest).is_file() {
-        command.args(["run", "--release", "--locked", "--manifest-path"]);
-        command.arg(manifest).arg("--target-dir");
-        command.arg(workspace.target.join("benches"));
+        run_apart(&mut command, workspace, &manifest);
     } else {
         command.args(["bench", "-p", PACKAGE, "--bench", name]);
     }
     process::run(command.arg("--").args(args))
+}
+
+/// Has cargo run a workspace of its own, which it builds in a folder apart. The program finds the policies by the target
+/// folder that cargo was told, and so that stays this workspace's.
+fn run_apart(command: &mut Command, workspace: &Workspace, manifest: &Path) {
+    let folder = workspace.target.join("benches");
+    command.env(process::BUILD_DIR, &folder);
+    command.args(["run", "--release", "--locked", "--manifest-path"]);
+    command.arg(manifest).arg("--target-dir").arg(folder);
 }
 
 /// Refuses an unknown name, before minutes are spent on building.
@@ -114,6 +122,19 @@ mod tests {
             fs::write(path(name), "").unwrap();
         }
         assert_eq!(names(folder.path()).unwrap(), ["decide", "peers"]);
+    }
+
+    #[test]
+    fn a_program_that_is_built_apart_finds_the_policies_of_this_workspace() {
+        let workspace = Workspace::here().unwrap();
+        let mut command = process::cargo(&workspace);
+        run_apart(&mut command, &workspace, Path::new("Cargo.toml"));
+        let mut told = command.get_envs();
+        let target = told.find(|(name, _)| *name == process::TARGET_DIR);
+        let (_, value) = target.unwrap();
+        assert_eq!(value, Some(workspace.target.as_os_str()));
+        let benches = workspace.target.join("benches");
+        assert!(command.get_args().any(|arg| arg == benches));
     }
 
     #[test]

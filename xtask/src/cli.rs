@@ -22,7 +22,7 @@ Project tasks. Usage: cargo xtask TASK
   bench NAME [ARGS]               policies, then benchmark NAME in release; ARGS go to it
   help                            this text
 
-<target> is CARGO_TARGET_DIR, or target/ beside the root Cargo.toml.
+<target> is CARGO_TARGET_DIR, or target/ beside the root Cargo.toml; no other setting of cargo moves it.
 ";
 
 const TASKS: &[&str] = &[

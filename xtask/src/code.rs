@@ -30,8 +30,7 @@ pub(crate) enum Build {
 /// Makes `<target>/policies/code/NAME.code` of each component, unless it is newer than the component and the
 /// compiler.
 pub(crate) fn make(workspace: &Workspace, names: &[&str], build: Build) -> Result<()> {
-    process::run(&mut build.command(workspace))?;
-    let compiler = workspace.target.join(build.folder()).join(COMPILER.1);
+    let compiler = process::build_program(&mut build.command(workspace), COMPILER.1)?;
     let policies = workspace.target.join("policies");
     let folder = policies.join("code");
     fs::create_dir_all(&folder)?;
@@ -53,7 +52,7 @@ pub(crate) fn make(workspace: &Workspace, names: &[&str], build: Build) -> Resul
 impl Build {
     /// The command that builds the compiler.
     fn command(self, workspace: &Workspace) -> Command {
-        let mut command = process::cargo(&workspace.root);
+        let mut command = process::cargo(workspace);
         match self {
             Self::Release => {
                 command.args(["build", "--release", "--package", PACKAGE]);
@@ -66,14 +65,6 @@ impl Build {
             command.arg("--locked");
         }
         command
-    }
-
-    /// The folder of what is built, in the target folder.
-    fn folder(self) -> &'static str {
-        match self {
-            Self::Release => "release",
-            Self::Tests => "debug",
-        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! folder that a container is built over, and the checksums of all.
 //!
 //! The binary is that of the profile `packaged`, a smaller release: what only a debugger reads is stripped, and the names
-//! of functions stay, for the backtrace of a panic: nothing is packed without them, and no names besides (`symbols`). The same binary at the same commit makes the same files.
+//! of functions stay, for the backtrace of a panic: nothing is packed without them, and no names besides (`symbols`). A binary that
+//! would not serve by itself is not packed. The same binary at the same commit makes the same files.
 //!
 //! # Not here
 //! The unit, the configuration of the service, and the container file: `xtask/dist` in the repository.
@@ -59,16 +60,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     apt::provide(&programs, &["dpkg", "tar", "gzip", "binutils"])?;
     policies::build_named(workspace, &DEFAULTS)?;
     code::make(workspace, &DEFAULTS, Build::Release)?;
-    let mut build = process::cargo(&workspace.root);
-    process::run(build.args([
-        "build",
-        "--profile",
-        PROFILE,
-        "--locked",
-        "--package",
-        PACKAGE,
-    ]))?;
-    let built = workspace.target.join(PROFILE).join("pointsman");
+    let mut build = process::cargo(workspace);
+    build.args(["build", "--profile", PROFILE, "--locked"]);
+    let built = process::build_program(build.args(["--package", PACKAGE]), "pointsman")?;
     let binary = built.with_extension("pruned");
     symbols::prune(&built, &binary)?;
     let release = Release {
@@ -91,6 +85,7 @@ fn make(release: &Release<'_>, folder: &Path) -> Result<Vec<PathBuf>> {
         fs::remove_dir_all(folder)?;
     }
     fs::create_dir_all(folder)?;
+    release.check(folder)?;
     let files = [deb::make(release, folder)?, archive::make(release, folder)?];
     let container = container::make(release, folder)?;
     let sums = folder.join("SHA256SUMS");
@@ -123,6 +118,15 @@ impl Release<'_> {
     /// A file of `xtask/dist`.
     fn template(&self, name: &str) -> PathBuf {
         self.root.join("xtask/dist").join(name)
+    }
+
+    /// Fails unless a server of the binary alone would start: it has the default policies in it. Run in `empty`, a folder
+    /// without policies, it looks at no others.
+    fn check(&self, empty: &Path) -> Result<()> {
+        let mut check = Command::new(self.binary);
+        let said = process::stdout_of(check.args(["serve", "--check"]).current_dir(empty))?;
+        said.with_context(|| format!("{} is not there", self.binary.display()))?;
+        Ok(())
     }
 
     /// The output of the binary for these arguments.

@@ -29,7 +29,7 @@ fn deny(workspace: &Workspace) -> Result<()> {
 }
 
 fn cargo(workspace: &Workspace, subcommand: &str) -> std::process::Command {
-    let mut command = process::cargo(&workspace.root);
+    let mut command = process::cargo(workspace);
     command.arg(subcommand);
     command
 }

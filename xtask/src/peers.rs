@@ -35,6 +35,6 @@ pub(crate) fn prepare(workspace: &Workspace, args: &[String]) -> Result<()> {
             println!("{name} is left out: {error:#}");
         }
     }
-    let mut build = process::cargo(&workspace.root);
+    let mut build = process::cargo(workspace);
     process::run(build.args(["build", "--release", "--package", "pointsman-server"]))
 }

@@ -11,15 +11,28 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::workspace::Workspace;
+
 /// Beginnings of the variables by which cargo tells this program of its package. Some build scripts ask for them, and
 /// with others than when cargo is called by hand they, and all that is above them, would be built anew each time.
 const OF_THIS_PACKAGE: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
 
-/// The cargo that runs this task, so that inner builds use the same toolchain.
-pub(crate) fn cargo(root: &Path) -> Command {
+/// The variable by which cargo is told the folder of what it builds.
+pub(crate) const TARGET_DIR: &str = "CARGO_TARGET_DIR";
+/// The variable by which cargo is told the folder of intermediate files, those of build scripts included.
+pub(crate) const BUILD_DIR: &str = "CARGO_BUILD_BUILD_DIR";
+
+/// The cargo that runs this task, so that inner builds use the same toolchain. It builds into the target folder of the
+/// workspace, whatever the user's configuration of cargo says.
+pub(crate) fn cargo(workspace: &Workspace) -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
-    command.current_dir(root);
+    command.current_dir(&workspace.root);
+    // The server's build script finds policies by the place of its own files (`host/server/build.rs`), so that these are
+    // in the target folder, too.
+    for variable in [TARGET_DIR, BUILD_DIR] {
+        command.env(variable, &workspace.target);
+    }
     for (name, _) in env::vars_os() {
         if is_of_this_package(&name.to_string_lossy()) {
             command.env_remove(name);
@@ -44,6 +57,35 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         bail!("`{shown}` ended with {status}");
     }
     Ok(())
+}
+
+/// Shows a command of cargo that builds the program `name`, and runs it on this terminal. Returns the path of the program:
+/// the user's configuration of cargo may have it in a folder for a platform (`build.target`).
+pub(crate) fn build_program(command: &mut Command, name: &str) -> Result<PathBuf> {
+    command.arg("--message-format=json-render-diagnostics");
+    let shown = show(command);
+    println!("$ {shown}");
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("could not start `{shown}`"))?;
+    if !output.status.success() {
+        bail!("`{shown}` ended with {}", output.status);
+    }
+    let messages = String::from_utf8(output.stdout)
+        .with_context(|| format!("`{shown}` printed something that is not UTF-8"))?;
+    executable(&messages, name).with_context(|| format!("`{shown}` built no program `{name}`"))
+}
+
+/// The path of the program `name` in cargo's messages, of which each line is one, in JSON.
+fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+    let path = |line: &str| {
+        let (_, rest) = line.split_once(r#""executable":""#)?;
+        let (path, _) = rest.split_once('"')?;
+        Some(PathBuf::from(path))
+    };
+    let mut paths = messages.lines().filter_map(path);
+    paths.find(|path| path.ends_with(name))
 }
 
 /// Shows the command and replaces this process by it, so that the command alone gets signals, and
@@ -162,6 +204,8 @@ fn show(command: &Command) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     fn shell(script: &str) -> Command {
@@ -182,10 +226,44 @@ mod tests {
         for name in ["CARGO", "CARGO_HOME", "CARGO_INCREMENTAL", "PATH"] {
             assert!(!is_of_this_package(name), "{name}");
         }
-        let left = |(name, value): (&std::ffi::OsStr, Option<_>)| {
-            value.is_some() || !is_of_this_package(&name.to_string_lossy())
-        };
-        assert!(!cargo(Path::new(".")).get_envs().any(left));
+        let command = cargo(&Workspace::here().unwrap());
+        let mut removed = command.get_envs().filter(|(_, value)| value.is_none());
+        assert!(removed.all(|(name, _)| is_of_this_package(&name.to_string_lossy())));
+    }
+
+    #[test]
+    fn an_inner_cargo_builds_where_its_work_is_looked_for() {
+        let workspace = Workspace::here().unwrap();
+        assert!(workspace.target.is_absolute());
+        let command = cargo(&workspace);
+        let set: Vec<_> = command
+            .get_envs()
+            .filter(|(_, value)| value.is_some())
+            .collect();
+        let target = Some(workspace.target.as_os_str());
+        assert_eq!(
+            set,
+            [BUILD_DIR, TARGET_DIR].map(|name| (OsStr::new(name), target))
+        );
+    }
+
+    #[test]
+    fn a_program_is_where_cargo_says_that_it_built_it() {
+        let messages = r#"{"reason":"compiler-artifact","filenames":["/t/release/liba.rlib"],"executable":null,"fresh":true}
+{"reason":"compiler-artifact","filenames":["/t/musl/release/deps/tool-1f"],"executable":"/t/musl/release/deps/tool-1f"}
+{"reason":"compiler-artifact","filenames":["/t/musl/release/tool"],"executable":"/t/musl/release/tool","fresh":true}
+{"reason":"build-finished","success":true}"#;
+        let built = build_program(&mut shell(&format!("echo '{messages}'")), "tool");
+        assert_eq!(built.unwrap(), Path::new("/t/musl/release/tool"));
+        let other = build_program(&mut shell(&format!("echo '{messages}'")), "other");
+        assert!(
+            other
+                .unwrap_err()
+                .to_string()
+                .ends_with("no program `other`")
+        );
+        let failed = build_program(&mut shell("exit 3"), "tool").unwrap_err();
+        assert!(failed.to_string().contains("exit status: 3"), "{failed}");
     }
 
     #[test]

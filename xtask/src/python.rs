@@ -64,7 +64,7 @@ fn make(folder: &Path) -> Result<()> {
     if !apt::may_install()? {
         bail!(
             "`python3 -m venv` does not work, and tests of real clients need it: {}",
-            apt::install_line(PACKAGES)
+            apt::remedy(PACKAGES)
         );
     }
     apt::install(PACKAGES)?;

@@ -47,7 +47,7 @@ fn make_policy_folder(root: &Path, here: &Path) -> Result<()> {
 
 /// The command, in the user's current folder, so that relative paths in `args` stay valid.
 fn command(workspace: &Workspace, args: &[String]) -> Result<Command> {
-    let mut command = process::cargo(&workspace.root);
+    let mut command = process::cargo(workspace);
     command
         .current_dir(env::current_dir()?)
         .env(STATE.0, workspace.target.join(STATE.1))

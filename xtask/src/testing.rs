@@ -21,6 +21,36 @@ use crate::workspace::Workspace;
 const FRAMEWORKS: &str = "tests/clients/frameworks.txt";
 /// The variable by which tests know what they are run with.
 const WITH: &str = "POINTSMAN_TEST_WITH";
+/// The variable by which tests know the browser's program.
+const BROWSER: &str = "POINTSMAN_TEST_BROWSER";
+/// Programs of Chromium and of Chrome, one of which tests need. Debian's package has the first.
+const BROWSERS: [&str; 4] = [
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+];
+
+/// Arguments of cargo and of test programs that choose no tests, and what is between the two.
+const HOW: [&str; 15] = [
+    "--no-fail-fast",
+    "--release",
+    "-r",
+    "--locked",
+    "--offline",
+    "--frozen",
+    "--verbose",
+    "-v",
+    "-vv",
+    "--quiet",
+    "-q",
+    "--",
+    "--nocapture",
+    "--no-capture",
+    "--show-output",
+];
+/// The same with a value, behind `=` or as the next argument.
+const HOW_BY: [&str; 5] = ["--jobs", "-j", "--profile", "--color", "--test-threads"];
 
 pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
     // Tests build policies in Python and JavaScript, too, with the programs that these provide.
@@ -30,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
     // Tests compile an emulation of CUDA devices with this compiler.
     apt::provide(&["c++"], &["g++"])?;
     // Tests show the monitor page in this browser.
-    apt::provide(&["chromium"], &["chromium"])?;
+    let browser = apt::provide_one(&BROWSERS, &["chromium"])?;
     for extra in &test.with {
         match extra {
             Extra::LlamaCpp => llama_cpp::prepare(workspace)?,
@@ -48,15 +78,36 @@ pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
         Guests::AsTheyAre => {}
     }
     let with: Vec<&str> = test.with.iter().map(|extra| extra.name()).collect();
-    let mut command = process::cargo(&workspace.root);
-    command.env(WITH, with.join(","));
+    let mut command = process::cargo(workspace);
+    command.env(WITH, with.join(",")).env(BROWSER, browser);
     command.args(["test", "--config", &watched()?, "--workspace"]);
     process::run(command.args(&test.args))?;
     // Whoever names tests wants no others.
-    match test.args.is_empty() {
-        true => device::test(workspace),
-        false => Ok(()),
+    match names_tests(&test.args) {
+        true => Ok(()),
+        false => device::test(workspace),
     }
+}
+
+/// Returns whether arguments for cargo choose among the tests, by what they name or in a way that is not known here. Others
+/// say only how all of them are run.
+fn names_tests(args: &[String]) -> bool {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let (option, value) = match arg.split_once('=') {
+            Some((option, value)) => (option, Some(value)),
+            None => (arg.as_str(), None),
+        };
+        let jobs = arg.strip_prefix("-j").map(str::parse::<u32>);
+        if HOW_BY.contains(&option) {
+            if value.is_none() {
+                args.next();
+            }
+        } else if !HOW.contains(&arg.as_str()) && !matches!(jobs, Some(Ok(_))) {
+            return true;
+        }
+    }
+    false
 }
 
 /// The line of cargo's configuration that has test programs run by `watch-test`.
@@ -66,4 +117,55 @@ fn watched() -> Result<String> {
     Ok(format!(
         "target.'cfg(all())'.runner = [{this:?}, \"watch-test\"]"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(line: &str) -> bool {
+        let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        names_tests(&args)
+    }
+
+    #[test]
+    fn arguments_that_name_no_test_leave_a_device_its_tests() {
+        let ci = include_str!("../../.ci/run").lines();
+        let ci = ci.filter_map(|line| line.strip_prefix("cargo xtask test"));
+        let ci: Vec<&str> = ci.collect();
+        assert_eq!(ci, [" --no-fail-fast"]);
+        for line in [
+            "",
+            ci[0],
+            "--jobs 4 --release",
+            "--jobs=4 -- --nocapture",
+            "-j 2 -- --test-threads 1",
+            "-j4 -vv",
+        ] {
+            assert!(!names(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn arguments_that_name_tests_name_all_that_are_run() {
+        for line in [
+            "-p xtask",
+            "--no-fail-fast --test cuda",
+            "--lib",
+            "--no-run",
+            "a_name",
+            "-j 2 a_name",
+            "-- a_name",
+            "--no-fail-fast -- --skip a_name",
+        ] {
+            assert!(names(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn tests_take_the_browser_that_they_are_told_of_or_debians() {
+        let script = include_str!("../../tests/src/browser.rs");
+        assert!(script.contains(&format!("const BROWSER: &str = {BROWSER:?};")));
+        assert!(script.contains(&format!("{:?}.into()", BROWSERS[0])));
+    }
 }

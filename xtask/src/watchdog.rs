@@ -18,7 +18,15 @@ const LIMIT: Duration = Duration::from_secs(1200);
 
 /// Runs a test program on this terminal. Fails if it fails, or is not done in time.
 pub(crate) fn run(program: &str, args: &[String]) -> Result<()> {
-    run_within(Command::new(program).args(args), LIMIT, show_threads)
+    run_within(&mut command(program, args), LIMIT, show_threads)
+}
+
+/// The command of a test program, which is not told where this workspace has its intermediate files: crates that tests
+/// build would have theirs there.
+fn command(program: &str, args: &[String]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).env_remove(process::BUILD_DIR);
+    command
 }
 
 /// Runs a command for `limit` at most, and has `show` tell of its process before it is ended.
@@ -70,6 +78,8 @@ fn show_threads(process: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     fn nothing(_process: u32) -> Result<()> {
@@ -80,6 +90,13 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command
+    }
+
+    #[test]
+    fn crates_that_a_test_builds_are_built_apart_from_this_workspace() {
+        let command = command("true", &[]);
+        let changed: Vec<_> = command.get_envs().collect();
+        assert_eq!(changed, [(OsStr::new(process::BUILD_DIR), None)]);
     }
 
     #[test]

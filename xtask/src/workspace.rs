@@ -16,7 +16,7 @@ pub(crate) const PREFIX: &str = "pointsman-";
 #[derive(Debug)]
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
-    /// The folder of builds: `CARGO_TARGET_DIR`, or `target` in the root.
+    /// The folder of builds, absolute: `CARGO_TARGET_DIR`, or `target` in the root.
     pub(crate) target: PathBuf,
 }
 

@@ -12,7 +12,8 @@
 //!    `embedded::tests` of `pointsman-server`, `demo::tests` of `pointsman-local` and in `host/cuda/tests/packed.rs`).
 //!
 //! # Not here
-//! The files that are embedded: the build scripts of `host/server`, `host/local` and `host/cuda`.
+//! The files that are embedded: the build scripts of `host/server`, `host/local` and `host/cuda`. Here is only the way to
+//! those that are built (`target_folder`).
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -81,6 +82,19 @@ pub fn pack_file(file: &Path, folder: &Path) -> io::Result<String> {
     packed().map_err(|error: io::Error| {
         io::Error::new(error.kind(), format!("{}: {error}", file.display()))
     })
+}
+
+/// Finds cargo's target folder from `out`, the `OUT_DIR` of a build script for the platform `triple`, which is
+/// `<target>[/<triple>]/<profile>/build/<package>/out`, or from cargo 1.100 on
+/// `<target>[/<triple>]/<profile>/build/<package>/<hash>/out`; absent: `out` is in no such folder.
+#[must_use]
+pub fn target_folder<'a>(out: &'a Path, triple: &OsStr) -> Option<&'a Path> {
+    let build = out.ancestors().find(|folder| folder.ends_with("build"))?;
+    let above_profile = build.parent()?.parent()?;
+    if above_profile.file_name() == Some(triple) {
+        return above_profile.parent();
+    }
+    Some(above_profile)
 }
 
 fn pack_in(order: Order, bytes: &[u8]) -> Vec<u8> {
@@ -212,6 +226,24 @@ mod tests {
         assert_eq!(packed.unpack().unwrap(), include_bytes!("lib.rs"));
         let error = pack_file(Path::new("no/such.wasm"), folder.path()).unwrap_err();
         assert!(error.to_string().starts_with("no/such.wasm: "), "{error}");
+    }
+
+    #[test]
+    fn the_target_folder_is_found_from_where_build_scripts_write() {
+        let triple = "x86_64-unknown-linux-gnu";
+        let found = |out: &str| {
+            let found = target_folder(Path::new(out), OsStr::new(triple));
+            found.map(|folder| folder.to_str().unwrap().to_owned())
+        };
+        for target in ["/t", "/home/build/pointsman/target"] {
+            for above_profile in [target.to_owned(), format!("{target}/{triple}")] {
+                for unit in ["pointsman-server-1f", "pointsman-server/1f"] {
+                    let out = format!("{above_profile}/debug/build/{unit}/out");
+                    assert_eq!(found(&out).as_deref(), Some(target), "{out}");
+                }
+            }
+        }
+        assert_eq!(found("/t/debug/out"), None);
     }
 
     #[test]

@@ -69,6 +69,8 @@ fn unpacked(policy: &PackedPolicy) -> Result<EmbeddedPolicy, Damaged> {
 
 #[cfg(test)]
 mod tests {
+    use pointsman_testkit::component::component_path;
+
     use super::*;
 
     /// Fails where the guests were not built first, which `cargo xtask test` does.
@@ -77,15 +79,9 @@ mod tests {
         let policies = policies().unwrap();
         let names: Vec<_> = policies.iter().map(|policy| policy.name).collect();
         assert_eq!(names, ["aging", "memory-aware", "budget"]);
-        // `<target>/debug/deps/<this program>`.
-        let program = std::env::current_exe().unwrap();
-        let target = program.ancestors().nth(3).unwrap();
         for policy in policies {
-            let built = target
-                .join("policies")
-                .join(format!("{}.wasm", policy.name));
             assert!(
-                policy.wasm == std::fs::read(built).unwrap(),
+                policy.wasm == std::fs::read(component_path(policy.name)).unwrap(),
                 "{}",
                 policy.name
             );

@@ -69,7 +69,7 @@ fn control(version: &str, architecture: &str, (major, minor): (u32, u32)) -> Str
 }
 
 /// The newest version of glibc that a binary asks for, of the names of versions in it.
-fn glibc(binary: &[u8]) -> (u32, u32) {
+pub(super) fn glibc(binary: &[u8]) -> (u32, u32) {
     const NAME: &[u8] = b"GLIBC_2.";
     let versions = binary.windows(NAME.len()).enumerate();
     let versions = versions.filter(|(_, window)| *window == NAME);

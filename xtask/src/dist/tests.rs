@@ -6,9 +6,10 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A program that prints completions and writes a manual page.
+/// A program that prints completions, writes a manual page, and would serve where no other policies are.
 const PROGRAM_TEXT: &str = "#!/bin/sh\ncase $1 in\nman) echo .TH >\"$3/pointsman.1\" ;;\n\
-                            completions) echo \"for $2\" ;;\nesac\n# GLIBC_2.31\n";
+                            completions) echo \"for $2\" ;;\n\
+                            serve) test \"$2$(ls -A)\" = --check ;;\nesac\n# GLIBC_2.31\n";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
@@ -16,13 +17,19 @@ fn root() -> &'static Path {
 
 /// Everything that is made over that program, and its folder; absent: this machine has no dpkg.
 fn made() -> Option<(TempDir, Vec<PathBuf>)> {
+    let (folder, files) = made_over(PROGRAM_TEXT)?;
+    Some((folder, files.unwrap()))
+}
+
+/// Everything that is made over a program with this text.
+fn made_over(text: &str) -> Option<(TempDir, Result<Vec<PathBuf>>)> {
     if process::find_program("dpkg-deb").is_none() {
         println!("skipped: there is no dpkg-deb here");
         return None;
     }
     let folder = tempfile::tempdir().unwrap();
     let binary = folder.path().join("program");
-    fs::write(&binary, PROGRAM_TEXT).unwrap();
+    fs::write(&binary, text).unwrap();
     fs::set_permissions(&binary, fs::Permissions::from_mode(PROGRAM)).unwrap();
     let release = Release {
         root: root(),
@@ -30,7 +37,7 @@ fn made() -> Option<(TempDir, Vec<PathBuf>)> {
         version: "1.2.3",
         time: 1_700_000_000,
     };
-    let files = make(&release, &folder.path().join("dist")).unwrap();
+    let files = make(&release, &folder.path().join("dist"));
     Some((folder, files))
 }
 
@@ -151,15 +158,17 @@ fn the_unit_is_systemds_and_locks_the_server_in() {
         "ProtectSystem=strict",
         "CapabilityBoundingSet=",
         "SystemCallFilter=@system-service",
+        "SystemCallFilter=~@privileged",
+        // A compiler that takes too much memory would end the server, and an order to stop the compilers.
+        "OOMPolicy=continue",
+        "KillMode=mixed",
     ] {
         assert!(unit.iter().any(|it| it == line), "{line}");
     }
-    // Compiled policies could not run.
-    assert!(
-        !unit
-            .iter()
-            .any(|it| it.starts_with("MemoryDenyWriteExecute"))
-    );
+    // Compiled policies could not run; and with the other there would be no CUDA devices before systemd 252.
+    for off in ["MemoryDenyWriteExecute", "ProtectClock"] {
+        assert!(!unit.iter().any(|it| it.starts_with(off)), "{off}");
+    }
     if process::find_program("systemd-analyze").is_none() {
         println!("skipped: there is no systemd-analyze here");
         return;
@@ -196,6 +205,13 @@ fn the_container_is_nobodys_root_and_fetches_nothing_but_its_base() {
         .collect();
     assert_eq!(users, ["65532:65532"]);
     assert_eq!(word(&file[0]), "FROM");
+    // Models of the hub are kept where the root is not read-only.
+    let value = |name: &str| {
+        file.iter()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap()
+    };
+    assert!(Path::new(value("ENV HF_HOME=")).starts_with(value("VOLUME ")));
     // Whatever is copied is in the folder.
     let Some((folder, _)) = made() else {
         return;
@@ -210,4 +226,43 @@ fn the_container_is_nobodys_root_and_fetches_nothing_but_its_base() {
         let path = folder.path().join("dist/container").join(from);
         assert!(path.exists(), "{line}");
     }
+}
+
+#[test]
+fn the_container_has_a_glibc_as_new_as_the_binary_asks_for() {
+    let made = |glibc: &str| made_over(&PROGRAM_TEXT.replace("2.31", glibc));
+    for (glibc, base) in [
+        ("2.36", "cc-debian12"),
+        ("2.37", "cc-debian13"),
+        ("2.41", "cc-debian13"),
+    ] {
+        let Some((folder, files)) = made(glibc) else {
+            return;
+        };
+        files.unwrap();
+        let file = folder.path().join("dist/container/Containerfile");
+        let file = fs::read_to_string(file).unwrap();
+        let from = format!("FROM gcr.io/distroless/{base}:nonroot");
+        assert!(file.lines().any(|line| line == from), "{glibc}: {file}");
+    }
+    let Some((_folder, files)) = made("2.42") else {
+        return;
+    };
+    let error = files.unwrap_err().to_string();
+    assert!(error.contains("asks for glibc 2.42"), "{error}");
+}
+
+#[test]
+fn a_binary_that_would_not_serve_by_itself_is_not_packed() {
+    let check = "serve) echo no policies >&2; exit 1 ;;\nesac";
+    let Some((_folder, files)) = made_over(
+        &PROGRAM_TEXT
+            .replace("serve)", "other)")
+            .replace("esac", check),
+    ) else {
+        return;
+    };
+    let error = files.unwrap_err().to_string();
+    assert!(error.contains("serve --check"), "{error}");
+    assert!(error.ends_with("no policies"), "{error}");
 }
