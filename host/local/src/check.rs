@@ -93,8 +93,9 @@ fn check_models(settings: &LocalSettings) -> Result<BTreeMap<String, OpenModel>>
         }
         let files = provider::files(&model)?;
         let of = || format!("model {}", model.name);
-        ModelText::load(&files).with_context(of)?;
+        let text = ModelText::load(&files).with_context(of)?;
         let open = OpenModel::open(&files).with_context(of)?;
+        provider::check_tokens(&text, open.config()).with_context(of)?;
         models.insert(model.name.clone(), open);
     }
     Ok(models)

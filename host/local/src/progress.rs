@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use pointsman_core::Micros;
 use pointsman_driver::clock::SystemClock;
 use pointsman_model::open::LoadProgress;
-use tracing::info;
+use tracing::{info, trace};
 
 /// Time between two lines of the log.
 const LOGGED_EVERY: Micros = Micros(10_000_000);
@@ -81,6 +81,7 @@ impl Progress {
     pub(crate) fn advance(&mut self, done: Done) {
         let now = self.clock.now();
         let bytes = done.bytes();
+        trace!(name = %self.name, bytes, "more is there");
         let first = *self.first.get_or_insert(bytes);
         if self.output == Output::Terminal && now.0 >= self.shown.0 + SHOWN_EVERY.0 {
             self.shown = now;

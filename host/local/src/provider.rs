@@ -23,6 +23,7 @@ use pointsman_engine::backend::{Backend, DeviceError, KvShape};
 use pointsman_engine::cpu::CpuBackend;
 use pointsman_engine::thread::{self as engine, BackendMaker, EngineSpec, ModelSpec, Recovery};
 use pointsman_executor::contract::Events;
+use pointsman_model::config::LlamaConfig;
 use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
 use pointsman_text::ModelText;
@@ -92,12 +93,7 @@ fn load(config: &ModelConfig) -> Result<ServedModel> {
     let text = text.with_clock(clock::unix_seconds);
     let model = LocalModel::open(name, &files).with_context(|| format!("model {name}"))?;
     let found = model.files().config();
-    let (ids, rows) = (text.vocab_size(), found.vocab_size);
-    ensure!(
-        ids <= rows,
-        "model {name}: the tokenizer has {ids} tokens, the model {rows}; they do not belong \
-         together"
-    );
+    check_tokens(&text, found).with_context(|| format!("model {name}"))?;
     info!(model = name, files = %describe(&config.source), "model loaded");
     let text = Arc::new(text);
     Ok(ServedModel {
@@ -111,6 +107,19 @@ fn load(config: &ModelConfig) -> Result<ServedModel> {
         },
         weights: Arc::new(Loaded { text, model }),
     })
+}
+
+/// Checks that the model knows the tokens of its text side.
+///
+/// # Errors
+/// If it has fewer.
+pub(crate) fn check_tokens(text: &ModelText, model: &LlamaConfig) -> Result<()> {
+    let (ids, rows) = (text.vocab_size(), model.vocab_size);
+    ensure!(
+        ids <= rows,
+        "the tokenizer has {ids} tokens, the model {rows}; they do not belong together"
+    );
+    Ok(())
 }
 
 /// The files of a model.

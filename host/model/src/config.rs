@@ -165,6 +165,8 @@ struct ConfigFile {
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
     max_position_embeddings: usize,
+    /// The stretched context, in the configurations of some.
+    max_sequence_length: Option<usize>,
     rms_norm_eps: Option<f32>,
     hidden_act: Option<String>,
     attention_bias: Option<bool>,
@@ -323,7 +325,8 @@ impl ConfigFile {
 
     /// The longest sequence. One that fits into a sliding window is computed as if there were none.
     fn context_tokens(&self, family: Family, rope: Rope) -> Result<u32, ModelConfigError> {
-        let context = rope.scaling.context(self.max_position_embeddings);
+        let (context, stretched) = (self.max_position_embeddings, self.max_sequence_length);
+        let context = rope.scaling.context(context, stretched);
         let context = sized("max_position_embeddings", context, CONTEXT_MAX)?;
         let slides = match family {
             Family::Llama => false,

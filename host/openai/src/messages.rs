@@ -242,7 +242,7 @@ fn role_of_template(at: &str, value: &RawValue) -> Result<String, ApiError> {
     }
 }
 
-/// The text of a content: a text, or parts whose texts follow one another.
+/// The text of a content: a text, or parts each of which begins a line, as at other servers.
 fn text_of(at: &str, content: &RawValue) -> Result<String, ApiError> {
     if let Some(text) = read(content) {
         return Ok(text);
@@ -251,11 +251,11 @@ fn text_of(at: &str, content: &RawValue) -> Result<String, ApiError> {
         let wanted = "a text or a list of text parts";
         return Err(mismatch(at.to_owned(), wanted, content));
     };
-    let mut whole = String::new();
-    for (index, part) in parts.into_iter().enumerate() {
-        whole.push_str(&text_of_part(format!("{at}[{index}]"), part)?);
-    }
-    Ok(whole)
+    let parts = parts.into_iter().enumerate();
+    let texts: Result<Vec<String>, ApiError> = parts
+        .map(|(index, part)| text_of_part(format!("{at}[{index}]"), part))
+        .collect();
+    Ok(texts?.join("\n"))
 }
 
 fn text_of_part(at: String, part: &RawValue) -> Result<String, ApiError> {
@@ -294,7 +294,7 @@ mod tests {
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "ann"},
             {"role": "assistant", "content": "", "refusal": null},
         ]));
-        let mut user = ChatMessage::new("user", "ab");
+        let mut user = ChatMessage::new("user", "a\nb");
         user.name = Some("ann".to_owned());
         assert_eq!(
             read,

@@ -1,6 +1,6 @@
 //! The part of a response that the host looks at while it goes through: the tokens it took, its id, and why it ended.
 //!
-//! Servers tell the tokens in `usage`, in the last lines of a body. Where they do not, the events of a stream
+//! Servers tell the tokens in `usage`, in the last lines of a stream, and anywhere in a whole answer. Where they do not, the events of a stream
 //! are counted, of which most have a token each.
 //!
 //! The id and the reasons go to traces: they are words without spaces, so that no text of an answer is among them.
@@ -14,8 +14,10 @@ use serde_json::Value;
 
 /// Bytes at the beginning of a body in which its id is looked for.
 const HEAD_BYTES: usize = 1 << 10;
-/// Bytes at the end of a body in which `usage` is looked for, and why the answer ended.
+/// Bytes at the end of a body in which a stream's `usage` is looked for, and why the answer ended.
 const TAIL_BYTES: usize = 4 << 10;
+/// The name of the tokens that an answer took.
+const USAGE: &[u8] = br#""usage""#;
 /// The name of an answer's id.
 const ID: &[u8] = br#""id""#;
 /// The names of the reasons why an answer ended, of OpenAI's API and of Anthropic's.
@@ -58,6 +60,8 @@ pub(crate) struct BodyWatch {
     head: Vec<u8>,
     /// The last bytes.
     tail: Vec<u8>,
+    /// The latest `usage` of a whole answer: long lists may follow it, as vLLM's tokens of the prompt.
+    usage: Option<Value>,
     /// Events so far, or what looks like some.
     events: u32,
 }
@@ -86,6 +90,7 @@ impl BodyWatch {
             form,
             head: Vec::new(),
             tail: Vec::new(),
+            usage: None,
             events: 0,
         }
     }
@@ -93,6 +98,10 @@ impl BodyWatch {
     /// Looks at the next bytes of the body.
     pub(crate) fn see(&mut self, bytes: &[u8]) {
         self.events += self.events_in(bytes);
+        if self.form == Form::Whole {
+            let seen = [&self.tail, bytes].concat();
+            self.usage = last_value(&seen, USAGE, Value::is_object).or(self.usage.take());
+        }
         let room = HEAD_BYTES - self.head.len();
         self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
         let keep = TAIL_BYTES.saturating_sub(bytes.len());
@@ -125,7 +134,11 @@ impl BodyWatch {
         if self.form == Form::Error {
             return Usage::default();
         }
-        let (prompt, output) = match self.last_value(br#""usage""#, Value::is_object) {
+        let told = match self.form {
+            Form::Whole => self.usage.clone(),
+            Form::Events | Form::Error => last_value(&self.tail, USAGE, Value::is_object),
+        };
+        let (prompt, output) = match told {
             Some(usage) => (
                 prompt_count(&usage),
                 number(&usage, &["/completion_tokens", "/output_tokens"]),
@@ -142,19 +155,13 @@ impl BodyWatch {
     /// The tokens of prompt and output in the last lines of answers in servers' own words.
     fn native_counts(&self) -> (Option<PromptCount>, Option<u32>) {
         let count = |name: &[u8]| {
-            let tokens = self.last_value(name, Value::is_u64)?.as_u64()?;
+            let tokens = last_value(&self.tail, name, Value::is_u64)?.as_u64()?;
             u32::try_from(tokens).ok()
         };
         let prompt = |tokens| PromptCount { tokens, cached: 0 };
         let told = NATIVE_COUNTS.map(|(read, made)| (count(read).map(prompt), count(made)));
         let mut told = told.into_iter().filter(|(_, output)| output.is_some());
         told.next().unwrap_or_default()
-    }
-
-    /// The last value of this kind that a field of this name, which is in quotes, has at the end of the body.
-    fn last_value(&self, name: &[u8], is_of_kind: fn(&Value) -> bool) -> Option<Value> {
-        let mut found = memmem::rfind_iter(&self.tail, name);
-        found.find_map(|at| value_after(&self.tail[at + name.len()..]).filter(is_of_kind))
     }
 
     /// True for a stream of which so little has been seen that its first event may be an error.
@@ -207,6 +214,12 @@ impl BodyWatch {
                 .collect(),
         }
     }
+}
+
+/// The last value of this kind that a field of this name, which is in quotes, has in a part of a body.
+fn last_value(part: &[u8], name: &[u8], is_of_kind: fn(&Value) -> bool) -> Option<Value> {
+    let mut found = memmem::rfind_iter(part, name);
+    found.find_map(|at| value_after(&part[at + name.len()..]).filter(is_of_kind))
 }
 
 /// The text, if it is a word of at most so many bytes.
@@ -273,7 +286,11 @@ mod tests {
     use super::*;
 
     fn watched(body: &[u8], piece: usize) -> BodyWatch {
-        let mut watch = BodyWatch::new(Form::Events);
+        watched_as(Form::Events, body, piece)
+    }
+
+    fn watched_as(form: Form, body: &[u8], piece: usize) -> BodyWatch {
+        let mut watch = BodyWatch::new(form);
         for bytes in body.chunks(piece) {
             watch.see(bytes);
         }
@@ -317,6 +334,22 @@ mod tests {
         for body in [&whole[..], streamed, &long, ollama, llama_cpp, emptied] {
             for piece in [1, 3, 100, TAIL_BYTES, 5 * TAIL_BYTES] {
                 assert_eq!(watched(body, piece).usage(), expected, "{piece}");
+            }
+        }
+        let ids = "1234, ".repeat(TAIL_BYTES);
+        let followed = [
+            &whole[..whole.len() - 1],
+            br#", "prompt_token_ids": ["#,
+            ids.as_bytes(),
+            b"5]}",
+        ];
+        for body in [&whole[..], &followed.concat()] {
+            for piece in [1, 100, TAIL_BYTES, 50 * TAIL_BYTES] {
+                assert_eq!(
+                    watched_as(Form::Whole, body, piece).usage(),
+                    expected,
+                    "{piece}"
+                );
             }
         }
         for body in [&b"{}"[..], br#"{"usage": null}"#, br#"{"usage": {"#, b""] {

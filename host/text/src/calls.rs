@@ -155,7 +155,9 @@ impl CallWriting {
 
 /// The white space in arguments: that of Python's JSON, with which models are trained.
 fn as_trained() -> Value {
-    json!({"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": false})
+    json!({
+        "item_separator": ", ", "key_separator": ": ", "whitespace_flexible": false, "coerce_one_of": true,
+    })
 }
 
 /// A text in Lark, which writes it as JSON does.
@@ -180,3 +182,6 @@ fn syntax_of(template: &str) -> Option<CallSyntax> {
     let is_bare = has("<|python_tag|>") || has("ipython") && has("parameters");
     is_bare.then_some(CallSyntax::Bare)
 }
+
+#[cfg(test)]
+mod tests;

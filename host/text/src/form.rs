@@ -148,7 +148,10 @@ const JSON_SPACE: &str = r"\x20|\x0D?\x0A[\x20\x09]{0,32}";
 
 /// A schema whose white space is [`JSON_SPACE`].
 fn schema(text: &str) -> Result<Value, FormError> {
-    schema_with(text, json!({"whitespace_pattern": JSON_SPACE}))
+    schema_with(
+        text,
+        json!({"whitespace_pattern": JSON_SPACE, "coerce_one_of": true}),
+    )
 }
 
 /// A schema with options of its compiler.

@@ -46,6 +46,7 @@ use pointsman_executor::text::{DecodeError, Detokenizer};
 use pointsman_executor::tools::{CallSyntax, NoTools, Tool};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokenizers::Tokenizer;
 
@@ -431,17 +432,43 @@ fn read_json<T: DeserializeOwned>(
     Ok(Some(parsed))
 }
 
+/// The number of tokens of which the model knows something.
+#[derive(Default, Deserialize)]
+struct ModelRows {
+    vocab_size: Option<u32>,
+}
+
 fn read_tokenizer(files: &dyn TextFiles) -> Result<Tokenizer, TextError> {
     let file = files.describe(TOKENIZER);
     let Some(content) = files.read(TOKENIZER)? else {
         return Err(TextError::Missing(file));
     };
-    let usable = Tokenizer::from_bytes(content).and_then(|mut tokenizer| {
+    let model: ModelRows = read_json(files, CONFIG)?.unwrap_or_default();
+    let parsed = Tokenizer::from_bytes(&content).and_then(|all| {
+        let added = all.get_added_tokens_decoder();
+        match model.vocab_size {
+            Some(rows) if added.keys().any(|id| *id >= rows) => {
+                Tokenizer::from_bytes(without_tokens_from(rows, &content)?)
+            }
+            Some(_) | None => Ok(all),
+        }
+    });
+    let usable = parsed.and_then(|mut tokenizer| {
         // Left over from training: no prompt is cut or filled up behind its client's back.
         tokenizer.with_padding(None).with_truncation(None)?;
         Ok(tokenizer)
     });
     usable.map_err(|source| TextError::Tokenizer { file, source })
+}
+
+/// A `tokenizer.json` without the added tokens of which the model has no row: those to fill up batches in training,
+/// which no answer has. Their texts are plain texts then.
+fn without_tokens_from(rows: u32, content: &[u8]) -> serde_json::Result<Vec<u8>> {
+    let mut file: Value = serde_json::from_slice(content)?;
+    if let Some(added) = file["added_tokens"].as_array_mut() {
+        added.retain(|token| token["id"].as_u64().is_none_or(|id| id < u64::from(rows)));
+    }
+    serde_json::to_vec(&file)
 }
 
 /// The chat templates of a model.

@@ -4,6 +4,7 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
+mod log;
 mod mock;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use pointsman_notation::chain;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use log::Log;
 use mock::{COMMIT, Mock, NEWER, sha256, tag};
 
 const WEIGHTS: &str = "model.safetensors";
@@ -134,6 +136,35 @@ async fn a_model_is_laid_out_as_the_tools_of_the_hub_do() {
         5
     );
     assert_eq!(cached(&MODEL.parse().unwrap(), &stage.hub), Some(place));
+}
+
+#[tokio::test]
+async fn the_log_tells_how_far_a_file_has_come() {
+    let stage = Stage::new(files());
+    let log = Log::begin();
+    let place = stage.fetch(MODEL).await.unwrap();
+    let bytes_total = files()[WEIGHTS].len();
+    let begun = log.lines("fetching");
+    // The others are small, and there at once.
+    assert_eq!(begun[0].0["file"], WEIGHTS);
+    let tenths = bytes_total / 100_000;
+    let size = format!("{}.{} MB", tenths / 10, tenths % 10);
+    assert_eq!(begun[0].0["size"], size);
+    let more = log.lines("more is there");
+    let of_weights = more.iter().filter(|line| line.0["name"] == WEIGHTS);
+    let bytes = of_weights.map(|line| line.0["bytes"].parse().unwrap());
+    let bytes: Vec<usize> = bytes.collect();
+    assert!(bytes.is_sorted() && bytes.len() > 1, "{bytes:?}");
+    assert_eq!(bytes.last(), Some(&bytes_total));
+    let fetched = log.lines("fetched");
+    let fetched = fetched.iter().map(|line| &*line.0["file"]);
+    let mut fetched: Vec<&str> = fetched.collect();
+    fetched.sort_unstable();
+    let names = fs::read_dir(place).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable();
+    assert_eq!(fetched, names);
 }
 
 #[tokio::test]

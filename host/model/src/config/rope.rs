@@ -155,15 +155,16 @@ impl RopeScaling {
     }
 
     /// Returns the longest context in tokens, of a model whose configuration says `context`: with `YaRN` many
-    /// give that before the stretch.
+    /// give that before the stretch, and with a linear stretch those that give the `stretched` one beside it.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "both are positive, and what is too large stays so"
     )]
-    pub(super) fn context(self, context: usize) -> usize {
+    pub(super) fn context(self, context: usize, stretched: Option<usize>) -> usize {
         match self {
-            Self::Default | Self::Linear { .. } | Self::Llama3 { .. } => context,
+            Self::Default | Self::Llama3 { .. } => context,
+            Self::Linear { .. } => context.max(stretched.unwrap_or(0)),
             Self::Yarn {
                 factor,
                 original_context,

@@ -161,6 +161,24 @@ fn the_context_ends_with_the_window_that_a_family_slides() {
 }
 
 #[test]
+fn a_linear_stretch_has_the_context_that_is_said_of_it() {
+    let linear = |longest: Value| {
+        let rope = json!({"type": "linear", "factor": 4.0});
+        let config = with(json!({"rope_scaling": rope, "max_sequence_length": longest}));
+        config.unwrap().context_tokens
+    };
+    assert_eq!(linear(json!(2048)), 2048);
+    assert_eq!(linear(json!(null)), 512);
+    assert_eq!(linear(json!(256)), 512);
+    assert_eq!(
+        with(json!({"max_sequence_length": 2048}))
+            .unwrap()
+            .context_tokens,
+        512
+    );
+}
+
+#[test]
 fn yarn_stretches_the_context_and_heads() {
     let yarn = |changes: Value| {
         let mut rope =

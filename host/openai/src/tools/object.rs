@@ -3,6 +3,8 @@
 //! Its name is known as soon as it is written, and its arguments as far as they are. Whether all of it is
 //! JSON is looked at when it has ended.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value, from_str};
 
 /// The reader of one object.
@@ -10,6 +12,8 @@ use serde_json::{Map, Value, from_str};
 pub(super) struct CallObject {
     /// Everything read so far.
     pub(super) raw: String,
+    /// Places in `raw` of new lines, tabs and the like in the middle of a text, which JSON has only as escapes.
+    unescaped: Vec<usize>,
     /// Objects and lists that are open.
     depth: usize,
     string: InString,
@@ -75,6 +79,7 @@ impl CallObject {
         match (self.string, char) {
             (InString::Yes, '"') => self.end_text(),
             (InString::Yes, '\\') => self.string = InString::Escaped,
+            (InString::Yes, '\0'..' ') => self.unescaped.push(at),
             (InString::Yes, _) => {}
             (InString::Escaped, _) => self.string = InString::Yes,
             (InString::No, _) => return self.push_outside(char, at),
@@ -124,7 +129,7 @@ impl CallObject {
         if self.depth != 1 {
             return;
         }
-        let text: Option<String> = from_str(&self.raw[self.start..]).ok();
+        let text: Option<String> = from_str(&self.json(self.start..self.raw.len())).ok();
         match self.side {
             Side::Key => self.key = text.unwrap_or_default(),
             Side::Value if self.key == "name" && self.name.is_none() => self.name = text,
@@ -147,11 +152,40 @@ impl CallObject {
     /// Ends the object.
     fn end(&mut self) -> Scanned {
         self.depth = 0;
-        let whole: Option<Map<String, Value>> = from_str(&self.raw).ok();
+        let whole: Option<Map<String, Value>> = from_str(&self.whole()).ok();
         if whole.is_some() && self.name.is_some() {
             return Scanned::Done;
         }
         Scanned::Broken
+    }
+
+    /// All of it, as JSON.
+    fn whole(&self) -> String {
+        self.json(0..self.raw.len())
+    }
+
+    /// A range of `raw`, with escapes for what models forget to escape.
+    fn json(&self, range: Range<usize>) -> String {
+        let mut json = String::new();
+        let mut from = range.start;
+        let first = self.unescaped.partition_point(|at| *at < from);
+        for at in self.unescaped[first..]
+            .iter()
+            .take_while(|at| range.contains(at))
+        {
+            json.push_str(&self.raw[from..*at]);
+            let escaped = Value::from(&self.raw[*at..=*at]).to_string();
+            json.push_str(escaped.trim_matches('"'));
+            from = at + 1;
+        }
+        json.push_str(&self.raw[from..range.end]);
+        json
+    }
+
+    /// True behind the name and whole arguments, where an object's end may follow.
+    pub(super) fn may_end(&self) -> bool {
+        let is_within = self.depth == 1 && self.string == InString::No;
+        is_within && self.name.is_some() && self.has_whole_arguments()
     }
 
     /// True if the arguments have come, and were an object.
@@ -165,7 +199,7 @@ impl CallObject {
         let Some(Arguments { until, .. }) = self.arguments else {
             return String::new();
         };
-        let new = self.raw[self.told..until].to_owned();
+        let new = self.json(self.told..until);
         self.told = until;
         new
     }
@@ -175,7 +209,7 @@ impl CallObject {
         if self.arguments.is_some() {
             return None;
         }
-        let whole: Map<String, Value> = from_str(&self.raw).unwrap_or_default();
+        let whole: Map<String, Value> = from_str(&self.whole()).unwrap_or_default();
         let given = whole.into_iter().find(|(key, _)| is_arguments(key));
         Some(match given {
             Some((_, Value::String(text))) => text,

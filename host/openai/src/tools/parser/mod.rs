@@ -159,7 +159,7 @@ impl CallParser {
             Place::Start => self.read_start(char),
             Place::Marked => self.read_marked(char),
             Place::Name => self.read_name(char),
-            Place::Object => self.read_object(char),
+            Place::Object => self.read_in_call(char),
             Place::AfterCall => self.read_after_call(char),
         }
     }
@@ -235,6 +235,17 @@ impl CallParser {
         self.read_object(first);
     }
 
+    /// Reads within a call. Where its tag ends before its object does, as some models write, the object ends there.
+    fn read_in_call(&mut self, char: char) {
+        let is_cut = self.syntax == CallSyntax::Tags && char == '<' && self.object.may_end();
+        if !is_cut {
+            self.read_object(char);
+            return;
+        }
+        self.read_object('}');
+        self.read(char);
+    }
+
     fn read_object(&mut self, char: char) {
         let mut scanned = self.object.push(char);
         let is_name_first = self.shape == Shape::NameFirst;
@@ -300,6 +311,7 @@ impl CallParser {
         let object = mem::take(&mut self.object);
         let is_shown = self.begun.take().is_some();
         self.place = match self.syntax {
+            CallSyntax::Tags if is_shown => Place::AfterCall,
             CallSyntax::Bare => Place::PlainText,
             CallSyntax::Tags | CallSyntax::MarkedList | CallSyntax::MarkedName => Place::Text,
         };
@@ -317,6 +329,8 @@ impl CallParser {
     fn read_after_call(&mut self, char: char) {
         match (self.syntax, char) {
             _ if char.is_ascii_whitespace() => {}
+            // A brace too many.
+            (CallSyntax::Tags, '}') if self.held.is_empty() => {}
             (CallSyntax::Tags, _) => self.read_call_end(char),
             (CallSyntax::MarkedList, ']') => self.place = Place::Text,
             (CallSyntax::MarkedList, ',') | (CallSyntax::Bare, ';' | ',') => {}

@@ -90,12 +90,40 @@ fn calls_between_tags() {
 }
 
 #[test]
+fn calls_that_are_nearly_json_are_calls() {
+    let one = r#"{"a": 1}"#;
+    for (text, called) in [
+        (
+            "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"x\ny\t\"}}\n</tool_call>",
+            &[("add", r#"{"a": "x\ny\t"}"#)][..],
+        ),
+        (
+            "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}}\n</tool_call>",
+            &[("add", one)],
+        ),
+        (
+            "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}\n</tool_call>\n\
+             <tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+            &[("add", one), ("add", one)],
+        ),
+        (
+            "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}, \"b\": x}\n</tool_call> so",
+            &[("add", one)],
+        ),
+    ] {
+        let shown = if text.ends_with("so") { " so" } else { "" };
+        check(CallSyntax::Tags, text, shown, called);
+    }
+}
+
+#[test]
 fn what_is_no_call_is_text() {
     for text in [
         "<tool_call>\nnothing",
         "a < b and <tool_cal",
         " \n",
         "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"arguments\": {\"a\": 1}</tool_call>",
         "<tool_call>",
     ] {
         check(CallSyntax::Tags, text, text, &[]);
@@ -176,7 +204,7 @@ fn arguments_come_as_they_are_written() {
 }
 
 /// Pieces of which answers are put together that are nearly calls.
-const FRAGMENTS: [&str; 22] = [
+const FRAGMENTS: [&str; 24] = [
     "<tool_call>",
     "</tool_call>",
     "[TOOL_CALLS]",
@@ -199,6 +227,8 @@ const FRAGMENTS: [&str; 22] = [
     "; ",
     " \n",
     "é so",
+    "\"a\nb\"",
+    "<",
 ];
 /// Whole calls, which else come about too seldom.
 const CALLS: [&str; 4] = [
