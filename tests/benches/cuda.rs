@@ -1,20 +1,27 @@
 //! `cargo xtask bench cuda`: models of random weights on a CUDA device, as shares of what its memory and its
-//! matrix units can do, and the same under a whole server.
+//! matrix units can do, beside vLLM or transformers, and under a whole server, with policies and without. It writes what it
+//! prints to `results/cuda.txt`, too.
 //!
-//! With `--devices N`: by the first N devices together. With `--quick`: the smaller model alone. With `--peer`: the same
-//! steps by transformers on one device, which has to be there for `python3`.
+//! With `--devices N`: by the first N devices together. With `--quick`: the smaller model alone. With `--no-peer`: not
+//! beside others, which are installed into `target/peers` otherwise, and have one device.
 
-#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![expect(
+    clippy::print_stdout,
+    reason = "a benchmark says where its figures are"
+)]
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use pointsman_cuda::ceilings::{self, Ceilings};
-use pointsman_cuda::{CudaDevices, probe};
+use pointsman_cuda::probe;
 use pointsman_executor::job::Sampling;
-use pointsman_tests::cuda::{ARCHITECTURES, Case, OnDevices, ServedLoad, served};
+use pointsman_tests::cuda::peer::{Candidate, PeerSteps};
+use pointsman_tests::cuda::results::{RESULTS, Results};
+use pointsman_tests::cuda::served::{ServedLoad, ServedRound, Spread, served};
+use pointsman_tests::cuda::{ARCHITECTURES, Case, OnDevices, nothing_measured};
+use pointsman_tests::serving::target;
 
 /// Tokens that sequences have while the next ones are generated.
 const CONTEXT: u32 = 512;
@@ -26,26 +33,27 @@ const LOAD: ServedLoad = ServedLoad {
     clients: 64,
     requests: 256,
     tokens: 128,
+    rounds: 5,
 };
-const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/cuda_peer.py");
 
 fn main() -> Result<()> {
     let has = |name: &str| std::env::args().any(|arg| arg == name);
     let ordinals: Vec<usize> = (0..devices_asked()?).collect();
-    if let Err(none) = CudaDevices::probe(&ordinals) {
-        println!("Nothing was measured: {none}");
+    if let Some(nothing) = nothing_measured(&ordinals) {
+        println!("{nothing}");
         return Ok(());
     }
+    let mut results = Results::create(Path::new(RESULTS), &command())?;
     for device in &probe::devices()?[..ordinals.len()] {
-        println!("CUDA device {device}");
+        results.say(&format!("CUDA device {device}"))?;
     }
     let ceilings = ceilings::measure(0)?;
-    println!(
+    results.say(&format!(
         "Copied {:.2} TB/s, read by a product {:.2} TB/s, {:.0} TFLOP/s.",
         ceilings.copied / 1e12,
         ceilings.read / 1e12,
         ceilings.operations / 1e12
-    );
+    ))?;
     let folder = tempfile::tempdir()?;
     let shapes = if has("--quick") {
         1
@@ -54,15 +62,28 @@ fn main() -> Result<()> {
     };
     for architecture in &ARCHITECTURES[..shapes] {
         let (name, devices) = (architecture.name, ordinals.len());
-        println!("\n{name}, bf16, random weights, context {CONTEXT}, devices {devices}");
+        results.say("")?;
+        results.say(&format!(
+            "{name}, bf16, random weights, context {CONTEXT}, devices {devices}"
+        ))?;
         let config = architecture.write(folder.path())?;
-        alone(&ordinals, &config, &ceilings)?;
-        if has("--peer") {
-            peer(&config)?;
+        alone(&ordinals, &config, &ceilings, &mut results)?;
+        if !has("--no-peer") {
+            beside(&config, &mut results)?;
         }
-        under_load(&ordinals, &config)?;
+        under_load(&ordinals, &config, &mut results)?;
     }
+    println!("\nThese figures are in {RESULTS}; commit them once they are good.");
     Ok(())
+}
+
+/// The command that has this program run.
+fn command() -> String {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    // Cargo adds one of its own.
+    let args = args.iter().filter(|arg| *arg != "--bench");
+    let args: String = args.map(|arg| format!(" {arg}")).collect();
+    format!("cargo xtask bench cuda{args}")
 }
 
 /// Number of devices that compute together.
@@ -77,10 +98,17 @@ fn devices_asked() -> Result<usize> {
 }
 
 /// Measures steps of a model alone.
-fn alone(ordinals: &[usize], config: &Path, ceilings: &Ceilings) -> Result<()> {
+fn alone(
+    ordinals: &[usize],
+    config: &Path,
+    ceilings: &Ceilings,
+    results: &mut Results,
+) -> Result<()> {
     let batch_max = BATCHES[BATCHES.len() - 1];
     let mut model = OnDevices::new(ordinals, config, batch_max * (CONTEXT + 16))?;
-    println!("step            batch  greedy ms  drawn ms  top-p ms   tokens/s  of the least time");
+    results.say(
+        "step            batch  greedy ms  drawn ms  top-p ms   tokens/s  of the least time",
+    )?;
     let nucleus = Sampling {
         top_p: 0.9,
         ..Sampling::NEUTRAL
@@ -97,47 +125,68 @@ fn alone(ordinals: &[usize], config: &Path, ceilings: &Ceilings) -> Result<()> {
         let drawn = model.step(case, &Sampling::NEUTRAL)?;
         let kept = model.step(case, &nucleus)?;
         let name = if new == 1 { "decode" } else { "prefill" };
-        println!(
+        results.say(&format!(
             "{name:<8} {new:>6} {batch:>6} {:>10.2} {:>9.2} {:>9.2} {:>10.0} {:>12.1}%",
             milliseconds(greedy),
             milliseconds(drawn),
             milliseconds(kept),
             f64::from(batch * new) / greedy.as_secs_f64(),
             100.0 * model.least(case, ceilings).as_secs_f64() / greedy.as_secs_f64(),
-        );
+        ))?;
     }
     Ok(())
 }
 
+/// Has an engine of others make the same steps.
+fn beside(config: &Path, results: &mut Results) -> Result<()> {
+    let candidates = Candidate::all(&target());
+    let steps = PeerSteps {
+        config,
+        context: CONTEXT,
+        prompts: &PROMPTS,
+        batches: &BATCHES,
+    };
+    steps.make(&candidates, &mut |line| results.say(line))
+}
+
 /// Measures the model under a server.
-fn under_load(ordinals: &[usize], config: &Path) -> Result<()> {
+fn under_load(ordinals: &[usize], config: &Path, results: &mut Results) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let load = runtime.block_on(served(ordinals, config, LOAD))?;
-    println!("server          clients requests   tokens/s  sequences/step  step ms  waited   idle");
-    println!(
-        "{:>22} {:>9} {:>10.0} {:>15.1} {:>8.2} {:>6.2}% {:>5.2}%",
-        LOAD.clients,
-        load.requests,
-        load.tokens,
-        load.sequences,
-        milliseconds(load.step),
-        100.0 * load.waited,
-        100.0 * load.idle,
-    );
-    Ok(())
+    let served = runtime.block_on(served(ordinals, config, LOAD))?;
+    results.say(&format!(
+        "server, {} clients, {} rounds of each in turns: the medians, with the least and the most",
+        LOAD.clients, LOAD.rounds
+    ))?;
+    results.say(
+        "decided by        answers   tokens/s  least   most  step ms  least   most  sequences/step  waited   idle",
+    )?;
+    results.say(&row("default policies", &served.policies)?)?;
+    results.say(&row("built-in rule", &served.built_in)?)
 }
 
-/// Has transformers make the same steps.
-fn peer(config: &Path) -> Result<()> {
-    let mut python = Command::new("python3");
-    python.arg(PEER).arg(config).arg(CONTEXT.to_string());
-    python.arg(PROMPTS.map(|count| count.to_string()).join(","));
-    python.arg(BATCHES.map(|count| count.to_string()).join(","));
-    let done = python.status().context("`python3` cannot be started")?;
-    ensure!(done.success(), "transformers did not make the steps");
-    Ok(())
+/// The row of rounds in which the same decided.
+fn row(name: &str, rounds: &[ServedRound]) -> Result<String> {
+    let tokens = spread(rounds, |round| round.load.tokens)?;
+    let step = spread(rounds, |round| milliseconds(round.load.step))?;
+    let answers: u64 = rounds.iter().map(|round| round.answers).sum();
+    Ok(format!(
+        "{name:<16} {answers:>8} {:>10.0} {:>6.0} {:>6.0} {:>8.3} {:>6.3} {:>6.3} {:>15.1} {:>6.2}% {:>5.2}%",
+        tokens.median,
+        tokens.least,
+        tokens.most,
+        step.median,
+        step.least,
+        step.most,
+        spread(rounds, |round| round.load.sequences)?.median,
+        100.0 * spread(rounds, |round| round.load.waited)?.median,
+        100.0 * spread(rounds, |round| round.load.idle)?.median,
+    ))
+}
+
+fn spread(rounds: &[ServedRound], figure: impl Fn(&ServedRound) -> f64) -> Result<Spread> {
+    Spread::of(rounds.iter().map(figure)).context("no rounds")
 }
 
 fn milliseconds(time: Duration) -> f64 {

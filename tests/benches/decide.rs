@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     println!(
         "Microseconds per decision; cycle = round less admit and arrange. Hooks with what their policy"
     );
-    println!("is told before; asked: route's questions alone, p50, and their most fuel.");
+    println!("is told before; asked: that of one question to route, p50, and the most fuel.");
     println!(
         "{:>9} {:>8} {:>8}  {:>9} {:>9} {:>9}  {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>7}  {:>7} {:>7}  decided",
         "executors",

@@ -1,20 +1,21 @@
 //! The benchmark `cuda`: models of random weights on a CUDA device, or on several together, alone and under a whole
 //! server.
 
+pub mod peer;
+pub mod results;
+pub mod served;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pointsman_config::Config;
 use pointsman_core::BlockId;
 use pointsman_cuda::ceilings::Ceilings;
 use pointsman_cuda::{CudaDevices, kv_bytes_per_token, weight_bytes};
-use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
 use pointsman_engine::backend::{Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice};
 use pointsman_engine::sample::Tokens;
 use pointsman_executor::job::Sampling;
-use pointsman_local::DeviceConfig;
 use pointsman_model::config::{Head, LlamaConfig};
 use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
@@ -22,10 +23,7 @@ use pointsman_model::open::OpenModel;
 use pointsman_model::split::Rank;
 use serde_json::json;
 
-use crate::client::streamed_chat;
 use crate::clock::clock;
-use crate::engine::{UnderLoad, under_load_of};
-use crate::serving::Serving;
 
 /// Tokens in a block.
 const TOKENS_PER_BLOCK: u32 = 16;
@@ -123,6 +121,13 @@ impl std::fmt::Debug for OnDevices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OnDevices").finish_non_exhaustive()
     }
+}
+
+/// The words of the benchmark where these devices cannot be used; absent: they can.
+#[must_use]
+pub fn nothing_measured(ordinals: &[usize]) -> Option<String> {
+    let none = CudaDevices::probe(ordinals).err()?;
+    Some(format!("Nothing was measured: {none}"))
 }
 
 impl Architecture {
@@ -250,51 +255,4 @@ impl OnDevices {
 fn layer_numbers(config: &LlamaConfig) -> usize {
     let attention = config.hidden_size * (config.qkv_size() + config.q_size());
     attention + 3 * config.hidden_size * config.intermediate_size
-}
-
-/// The load of a server.
-#[derive(Clone, Copy, Debug)]
-pub struct ServedLoad {
-    /// Clients in a closed loop.
-    pub clients: usize,
-    /// Requests of all of them.
-    pub requests: usize,
-    /// Tokens of each answer.
-    pub tokens: u32,
-}
-
-/// Measures a server with the default policies that has the model on CUDA devices under a load.
-///
-/// # Errors
-/// If the server does not start, or a request fails.
-pub async fn served(ordinals: &[usize], config: &Path, load: ServedLoad) -> Result<UnderLoad> {
-    let ServedLoad {
-        clients,
-        requests,
-        tokens,
-    } = load;
-    let name = config.file_stem().and_then(|stem| stem.to_str());
-    let name = name.context("a model has a name")?.to_owned();
-    let source = ModelSource::Dummy {
-        config: config.to_owned(),
-        seed: SEED,
-    };
-    let serving = Serving::start(|all: &mut Config| {
-        all.local.models = vec![ModelConfig::new(&name, source)];
-        all.local.devices = vec![DeviceConfig::with_cuda("gpu0", ordinals)];
-        let mut executor = ExecutorConfig::new(&name);
-        executor.terms.slots = u32::try_from(clients).unwrap_or(u32::MAX);
-        all.local.executors = vec![executor];
-    })
-    .await?;
-    let body = move |client: usize| {
-        let mut body = streamed_chat(&format!("Count from {client}."));
-        body["model"] = json!(name);
-        body["max_completion_tokens"] = json!(tokens);
-        body["ignore_eos"] = json!(true);
-        body
-    };
-    // The model is on the device when it has answered.
-    serving.client.stream(&body(0)).await?.finish().await?;
-    under_load_of(serving, (clients, requests), body).await
 }

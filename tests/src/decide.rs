@@ -41,8 +41,8 @@ pub struct Measured {
     pub rounds: Vec<Duration>,
     /// Time in the hooks of [`TIMED`], with their `observe`, each sorted.
     pub hooks: [Vec<Duration>; TIMED.len()],
-    /// Questions to the routing policy, without what it was told before: their median, at most a
-    /// quarter too high, and the most fuel of one.
+    /// Questions to the routing policy, with what it was told before: their median, at most a quarter
+    /// too high, and the most fuel of one.
     pub route: (Duration, u64),
     /// First digits of a SHA-256 over every placement, in hex.
     pub decided: String,

@@ -141,20 +141,21 @@ pub struct UnderLoad {
 /// requests.
 ///
 /// # Errors
-/// If a request fails.
+/// If a request fails, or a part of the server has failed.
 pub async fn under_load(clients: usize, requests: usize) -> Result<UnderLoad> {
     let serving = Serving::start(|_| {}).await?;
     let body = |client: usize| streamed_chat(&format!("Count from {client} to {}.", client + 20));
-    under_load_of(serving, (clients, requests), body).await
+    let load = under_load_of(&serving, (clients, requests), body).await?;
+    serving.server.stop().await?;
+    Ok(load)
 }
 
-/// Measures a server, of which the first engine counts, under clients with such bodies, and stops it: what comes next has
-/// its devices' memory.
+/// Measures a server, of which the first engine counts, under clients with such bodies.
 ///
 /// # Errors
-/// If a request fails, or a part of the server has failed.
+/// If a request fails.
 pub async fn under_load_of(
-    serving: Serving,
+    serving: &Serving,
     (clients, requests): (usize, usize),
     body: impl Fn(usize) -> Value,
 ) -> Result<UnderLoad> {
@@ -169,7 +170,6 @@ pub async fn under_load_of(
     let took = now();
     serving.idle().await?;
     let [steps, generated, sat_out, busy, waiting] = Counts::of(&stats).since(&before);
-    serving.server.stop().await?;
     ensure!(steps > 0.0, "no step was made");
     Ok(UnderLoad {
         requests: served,

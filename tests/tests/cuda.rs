@@ -9,10 +9,19 @@ use pointsman_local::DeviceConfig;
 use pointsman_model::test_util::fp8::Fp8Model;
 use pointsman_server::check::check;
 use pointsman_tests::client::{Client, chat, streamed_chat};
-use pointsman_tests::cuda::{Case, OnDevices, ServedLoad, TINY, served};
+use pointsman_tests::cuda::served::{ServedLoad, served};
+use pointsman_tests::cuda::{Case, OnDevices, TINY, nothing_measured};
 use pointsman_tests::log::Log;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
+
+/// A small load of the benchmark's server.
+const LOAD: ServedLoad = ServedLoad {
+    clients: 2,
+    requests: 4,
+    tokens: 3,
+    rounds: 1,
+};
 
 /// The demo model on the processors as `near`, and on a CUDA device as `gpu`.
 fn both(config: &mut Config) {
@@ -104,6 +113,63 @@ async fn a_model_is_served_by_a_cuda_device_beside_the_processors() -> Result<()
     let executors = client.get("/admin/executors").await?.json()?;
     let gpu = &executors["executors"][1];
     ensure!(gpu["kind"] == "cuda" && gpu["device"] == "gpu0", "{gpu}");
+    serving.idle().await?;
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn an_answer_of_a_device_has_the_form_that_is_asked_for() -> Result<()> {
+    let _emulated = emulation::alone();
+    let serving = Serving::start(both).await?;
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "animal": {"type": "string", "maxLength": 10},
+            "legs": {"type": "integer", "minimum": 0, "maximum": 8},
+        },
+        "required": ["animal", "legs"], "additionalProperties": false,
+    });
+    let named = json!({"name": "animal", "strict": true, "schema": schema});
+    let mut body = on("cuda", chat("Tell me about a fox."));
+    body["response_format"] = json!({"type": "json_schema", "json_schema": named});
+    body["max_tokens"] = json!(400);
+    let answer = serving.client.post("/v1/chat/completions", &body).await?;
+    let json = answer.json()?;
+    ensure!(json["choices"][0]["finish_reason"] == "stop", "{json}");
+    let text = answer.text()?;
+    let value: Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+    let legs = value["legs"].as_u64().context("no legs")?;
+    ensure!(value["animal"].is_string() && legs <= 8, "{text}");
+    serving.idle().await?;
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn the_tokens_of_a_device_come_with_the_probabilities_that_are_asked_for() -> Result<()> {
+    let _emulated = emulation::alone();
+    let serving = Serving::start(both).await?;
+    let client = serving.client;
+    let told = async |kind: &str| {
+        let mut body = on(kind, chat("What comes after four?"));
+        body["logprobs"] = json!(true);
+        body["top_logprobs"] = json!(2);
+        let answer = client.post("/v1/chat/completions", &body).await?;
+        let told = answer.json()?["choices"][0]["logprobs"]["content"].take();
+        Ok::<Vec<Value>, anyhow::Error>(serde_json::from_value(told)?)
+    };
+    let (here, there) = (told("cpu").await?, told("cuda").await?);
+    ensure!(
+        there.len() > 3 && here.len() == there.len(),
+        "{here:?} and {there:?}"
+    );
+    let logprob = |token: &Value| token["logprob"].as_f64().context("no probability");
+    for (here, there) in here.iter().zip(&there) {
+        let top = there["top_logprobs"].as_array().context("no others")?;
+        ensure!(top.len() == 2 && top[0]["token"] == there["token"]);
+        let difference = logprob(here)? - logprob(there)?;
+        let is_same = here["token"] == there["token"] && difference.abs() < 0.5;
+        ensure!(is_same, "{here} and {there}");
+    }
     serving.idle().await?;
     serving.server.stop().await
 }
@@ -432,12 +498,45 @@ async fn the_benchmark_measures_devices_together() -> Result<()> {
     ensure!(emulated.communicators() == 2, "one device computes");
     ensure!(!model.step(case, &Sampling::GREEDY)?.is_zero());
     drop(model);
-    let load = ServedLoad {
-        clients: 2,
-        requests: 4,
-        tokens: 3,
-    };
-    let load = served(&[0, 1], &config, load).await?;
-    ensure!(load.requests >= 4, "{load:?}");
+    let served = served(&[0, 1], &config, LOAD).await?;
+    ensure!(served.policies[0].load.requests >= 4, "{served:?}");
     Ok(())
+}
+
+#[tokio::test]
+async fn the_benchmark_measures_the_default_policies_and_the_built_in_rule_in_turns() -> Result<()>
+{
+    let _emulated = emulation::alone();
+    let folder = tempfile::tempdir()?;
+    let config = TINY.write(folder.path())?;
+    let load = ServedLoad { rounds: 2, ..LOAD };
+    let served = served(&[0], &config, load).await?;
+    let of = [&served.policies, &served.built_in];
+    ensure!(of.map(Vec::len) == [2, 2], "{served:?}");
+    for round in of.into_iter().flatten() {
+        ensure!(round.load.requests >= 4, "{served:?}");
+        ensure!(!round.load.step.is_zero(), "{served:?}");
+    }
+    // They are asked again once they are back.
+    ensure!(
+        served.policies.iter().all(|round| round.answers > 0),
+        "{served:?}"
+    );
+    ensure!(
+        served.built_in.iter().all(|round| round.answers == 0),
+        "{served:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_benchmark_says_that_nothing_was_measured_where_a_device_is_missing() {
+    let emulated = emulation::alone();
+    assert_eq!(nothing_measured(&[0]), None);
+    emulated.set_devices(0);
+    for ordinals in [&[0][..], &[0, 1]] {
+        let said = nothing_measured(ordinals);
+        let expected = "Nothing was measured: there is no CUDA device 0: the driver has 0";
+        assert_eq!(said.as_deref(), Some(expected));
+    }
 }

@@ -4,6 +4,9 @@
 // the other. The order of both can be set: a result that depends on it is a race. A barrier that some
 // threads of a block do not reach, which a device may wait at for ever, is an error of the launch.
 // Threads of this machine run kernels side by side, each with a state of its own.
+//
+// Not here: poison in the memory that a block's threads share. A block finds there what the one before has left, which
+// is something else in another order of blocks. Kernels bring that memory themselves: a launch cannot ask for more.
 
 #pragma once
 
@@ -113,7 +116,6 @@ struct State {
     // The lanes of a warp in the order in which they run.
     std::vector<unsigned> lanes;
     std::vector<Warp> warps;
-    std::vector<float> shared;
     Index block, threads, grid;
     Order order = Order::Forward;
     std::mt19937 random;
@@ -140,8 +142,6 @@ inline Stack& own_stack() {
 
 inline Fiber& fiber() { return *own_stack().fiber; }
 inline State& state() { return *own_stack().state; }
-
-inline void* shared_memory() { return state().shared.data(); }
 
 #if defined(__x86_64__)
 // Keeps what a function must keep and the place on the stack, and goes on at another. It jumps there: a processor takes
@@ -259,21 +259,17 @@ inline bool run_block(State& here, unsigned threads) {
 }
 
 // Runs the blocks of a grid; false where a barrier is not reached by all.
-inline bool run_grid(State& here, Index grid, unsigned threads, size_t shared_bytes) {
+inline bool run_grid(State& here, Index grid, unsigned threads) {
     if (here.fibers.size() < threads) {
         here.fibers.resize(threads);
         here.stacks.resize(threads);
         here.warps.resize(threads / WARP);
     }
     here.lanes = ordered(here, WARP);
-    // Anew for each launch, so that it ends where a sanitizer knows it to.
-    here.shared = std::vector<float>((shared_bytes + sizeof(float) - 1) / sizeof(float));
     here.grid = grid;
     here.threads = {threads, 1, 1};
     for (unsigned block : ordered(here, grid.x * grid.y * grid.z)) {
         here.block = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
-        // A block finds nothing in its shared memory that it did not put there.
-        std::fill(here.shared.begin(), here.shared.end(), NAN);
         if (!run_block(here, threads)) return false;
     }
     return true;
@@ -284,22 +280,20 @@ using Launch = std::function<bool()>;
 
 template <typename... Parameters, size_t... Places>
 Launch prepare(void (*kernel)(Parameters...), void** arguments, std::index_sequence<Places...>,
-               Index grid, unsigned threads, size_t shared_bytes) {
+               Index grid, unsigned threads) {
     // As on a device, arguments are read when the launch is asked for.
     std::tuple<Parameters...> kept(*static_cast<Parameters*>(arguments[Places])...);
     return [=] {
         State& here = own_state();
         here.kernel = [=] { std::apply(kernel, kept); };
-        return run_grid(here, grid, threads, shared_bytes);
+        return run_grid(here, grid, threads);
     };
 }
 
 // Prepares to run a kernel whose arguments lie at these addresses.
 template <typename... Parameters>
-Launch prepare(void (*kernel)(Parameters...), void** arguments, Index grid, unsigned threads,
-               size_t shared_bytes) {
-    return prepare(kernel, arguments, std::index_sequence_for<Parameters...>{}, grid, threads,
-                   shared_bytes);
+Launch prepare(void (*kernel)(Parameters...), void** arguments, Index grid, unsigned threads) {
+    return prepare(kernel, arguments, std::index_sequence_for<Parameters...>{}, grid, threads);
 }
 
 // What all threads of a warp hand over at once.

@@ -1,6 +1,7 @@
 // A driver of CUDA without a device: memory is this machine's, and kernels run on its processor, when
 // they are launched. What `pointsman-cuda` calls through cudarc is here, and the switches of tests.
 
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -37,9 +38,8 @@ enum Result {
 enum Attribute { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, MEMORY_POOLS = 115 };
 
 constexpr unsigned THREADS_MAX = 1024;
-constexpr size_t SHARED_BYTES_MAX = 48 << 10;
 
-using Prepare = emulation::Launch (*)(void**, Index, unsigned, size_t);
+using Prepare = emulation::Launch (*)(void**, Index, unsigned);
 
 struct Kernel {
     const char* name;
@@ -47,8 +47,8 @@ struct Kernel {
 };
 
 #define KERNEL(name)                                                                            \
-    {#name, [](void** arguments, Index grid, unsigned threads, size_t shared_bytes) {           \
-         return emulation::prepare(name, arguments, grid, threads, shared_bytes);               \
+    {#name, [](void** arguments, Index grid, unsigned threads) {                                \
+         return emulation::prepare(name, arguments, grid, threads);                             \
      }}
 
 const Kernel KERNELS[] = {
@@ -107,6 +107,8 @@ struct Driver {
     // The order of threads, and how often one was set.
     emulation::Order order = emulation::Order::Forward;
     unsigned seed = 0, orders = 0;
+    // Launches: of kernels and of what other libraries have a stream do, each alone, and of records.
+    std::atomic<uint64_t> launched_alone{0}, launched_records{0};
 };
 
 Driver& driver() {
@@ -221,6 +223,12 @@ int give(void* stream, std::function<int()> does) {
     if (recording == nullptr) return stream_of(stream)->give(std::move(does));
     recording->push_back(std::move(does));
     return SUCCESS;
+}
+
+// The same with a launch, which is counted where it is not recorded.
+int give_launch(void* stream, std::function<int()> does) {
+    if (recording == nullptr) driver().launched_alone++;
+    return give(stream, std::move(does));
 }
 
 bool holds(const Device& device, uint64_t at, size_t bytes) {
@@ -338,8 +346,7 @@ int run(uintptr_t context, const emulation::Launch& launch) {
     });
 }
 
-int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, void* stream,
-           void** arguments) {
+int launch(const Kernel& kernel, Index grid, Index block, void* stream, void** arguments) {
     std::function<int()> does;
     int refused = with_device([&](Device&) -> int {
         unsigned threads = block.x * block.y * block.z;
@@ -348,13 +355,15 @@ int launch(const Kernel& kernel, Index grid, Index block, size_t shared_bytes, v
         if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) {
             return INVALID_VALUE;
         }
-        if (shared_bytes > SHARED_BYTES_MAX) return INVALID_VALUE;
-        auto prepared = kernel.prepare(arguments, grid, threads, shared_bytes);
+        auto prepared = kernel.prepare(arguments, grid, threads);
         does = [=, context = current] { return run(context, prepared); };
         return SUCCESS;
     });
-    return refused == SUCCESS ? give(stream, does) : refused;
+    return refused == SUCCESS ? give_launch(stream, does) : refused;
 }
+
+// Has each thread of a launch write its number to the same place: a race, of which the number of the last is left.
+void race(unsigned* last) { *last = blockIdx.x * blockDim.x + threadIdx.x; }
 
 const std::map<int, const char*> ERRORS = {
     {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
@@ -440,15 +449,31 @@ void pointsman_stub_overrun() {
     int token = 0, size = 16;
     const int* tokens = &token;
     void* arguments[] = {&to, &from, &tokens, &size};
-    emulation::prepare(embed, arguments, {1, 1, 1}, emulation::WARP, 0)();
+    emulation::prepare(embed, arguments, {1, 1, 1}, emulation::WARP)();
 }
+
+// Runs a kernel that is a race, in the order of threads that is set, and returns what it leaves.
+unsigned pointsman_stub_race() {
+    unsigned last = 0, *at = &last;
+    void* arguments[] = {&at};
+    {
+        std::lock_guard<std::mutex> guard(driver().lock);
+        take_order();
+    }
+    emulation::prepare(race, arguments, {2, 1, 1}, 2 * emulation::WARP)();
+    return last;
+}
+
+uint64_t pointsman_stub_launched_alone() { return driver().launched_alone; }
+
+uint64_t pointsman_stub_launched_records() { return driver().launched_records; }
 
 // === For the other libraries ===
 
 // Has a stream do something, unless the thread's device is lost then, or notes it where launches are recorded. It is done
 // again and again for as long as it returns -1.
 int pointsman_stub_do(std::function<int()>* does, void* stream) {
-    return give(stream, [does = *does, context = current]() mutable {
+    return give_launch(stream, [does = *does, context = current]() mutable {
         int lost = with_device_of(context, [](Device&) { return SUCCESS; });
         return lost == SUCCESS ? does() : lost;
     });
@@ -630,6 +655,7 @@ int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long lo
 }
 
 int cuGraphLaunch(void* executable, void* stream) {
+    driver().launched_records++;
     for (auto& does : *static_cast<Graph*>(executable)) {
         if (int failed = stream_of(stream)->give(does)) return failed;
     }
@@ -719,8 +745,10 @@ int cuModuleGetFunction(const void** function, void* module, const char* name) {
 int cuLaunchKernel(const void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                    void* stream, void** arguments, void**) {
+    // No kernel asks for it.
+    if (shared_bytes > 0) return INVALID_VALUE;
     return launch(*static_cast<const Kernel*>(function), {grid_x, grid_y, grid_z},
-                  {block_x, block_y, block_z}, shared_bytes, stream, arguments);
+                  {block_x, block_y, block_z}, stream, arguments);
 }
 
 }  // extern "C"

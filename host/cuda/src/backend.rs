@@ -200,19 +200,22 @@ impl CudaBackend {
         self.finish(&input, logits)
     }
 
-    /// Lays out a step.
+    /// Lays out a step, filled up if it is of decode.
     ///
     /// # Panics
     /// If a chunk is wrong.
     pub(crate) fn lay_out(&self, chunks: &[Chunk<'_>]) -> InputBatch {
-        InputBatch::new(chunks, self.open.config(), self.shape)
+        let config = self.open.config();
+        let mut input = InputBatch::new(chunks, config, self.shape);
+        input.fill_up(chunks, config, self.shape);
+        input
     }
 
     /// Copies a step to the device, and finds out how it is to be made.
     pub(crate) fn begin(&mut self, input: &InputBatch) -> Result<(InputAt, Way), DeviceError> {
         self.life.bind()?;
         let at = InputAt::copy(&mut self.input, &self.stream, input)?;
-        self.chooser.expect(input.copied()..at.wanted);
+        self.chooser.expect(input.kept());
         self.hidden = at.hidden;
         let shape = ops::shape(self.open.config(), input, &at);
         let way = shape.map(|shape| self.graphs.way(shape, self.taken()));

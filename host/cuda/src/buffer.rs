@@ -70,6 +70,42 @@ impl Rows {
     }
 }
 
+#[cfg(feature = "test-util")]
+impl Rows {
+    /// Rows of these numbers, by the bits of bf16, with no memory beside them.
+    pub(crate) fn of_bits(
+        stream: &Arc<CudaStream>,
+        count: usize,
+        bits: &[u16],
+    ) -> Result<Self, DeviceError> {
+        let mut memory = alloc::<u8>(stream, size_of_val(bits).max(1))?;
+        if !bits.is_empty() {
+            // SAFETY: the memory has room for so many numbers of 16 bits, and any bits are one.
+            let view = unsafe { memory.transmute_mut::<u16>(bits.len()) };
+            let mut view = view.ok_or_else(|| DeviceError("rows are missing".to_owned()))?;
+            stream.memcpy_htod(bits, &mut view).map_err(failed)?;
+        }
+        Ok(Self {
+            count,
+            taken: 1,
+            memory: Some(memory),
+        })
+    }
+
+    /// The first of their numbers, by the bits of bf16, once they are computed. The count is even.
+    pub(crate) fn bits(
+        &self,
+        stream: &Arc<CudaStream>,
+        count: usize,
+    ) -> Result<Vec<u16>, DeviceError> {
+        let mut pairs = vec![0_u32; count / 2];
+        self.read(stream, &mut pairs)?;
+        stream.synchronize().map_err(failed)?;
+        let halves = |pair: &u32| [(*pair & 0xffff) as u16, (*pair >> 16) as u16];
+        Ok(pairs.iter().flat_map(halves).collect())
+    }
+}
+
 /// The room that is taken where so much is needed. A step is seldom as large as the one before, and memory is not to be
 /// asked for in each.
 pub(crate) fn room_for(needed: usize) -> usize {

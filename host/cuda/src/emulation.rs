@@ -23,7 +23,8 @@ const LIBRARIES: [(&str, &str); 3] = [
     ("libnccl.so.2", "emulation/stub_nccl.cpp"),
 ];
 
-/// The order in which threads run between two barriers. A result that depends on it is a race.
+/// The order in which threads run between two barriers, and blocks one after the other. A result that depends on it is a
+/// race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadOrder {
     /// From the first thread to the last.
@@ -32,6 +33,20 @@ pub enum ThreadOrder {
     Backward,
     /// Any, by a seed.
     Shuffled(u32),
+}
+
+impl ThreadOrder {
+    /// The orders whose results a test compares with those of [`Self::Forward`].
+    pub const OTHERS: [Self; 3] = [Self::Backward, Self::Shuffled(1), Self::Shuffled(2)];
+}
+
+/// Launches that the process has asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launches {
+    /// Of kernels, cuBLAS's and NCCL's among them, each alone: not those that are recorded.
+    pub alone: u64,
+    /// Of steps that were recorded.
+    pub records: u64,
 }
 
 /// The devices that a test may lose one by one.
@@ -286,6 +301,28 @@ impl Emulation {
         };
         // SAFETY: takes numbers and keeps them.
         unsafe { set(order, seed) };
+    }
+
+    /// The launches so far.
+    #[must_use]
+    pub fn launches(&self) -> Launches {
+        let count = |name: &str| {
+            let get: Symbol<'_, unsafe extern "C" fn() -> u64> = self.symbol(name);
+            // SAFETY: returns a number.
+            unsafe { get() }
+        };
+        Launches {
+            alone: count("pointsman_stub_launched_alone"),
+            records: count("pointsman_stub_launched_records"),
+        }
+    }
+
+    /// Runs a kernel that is a race, and returns its result.
+    #[must_use]
+    pub fn race(&self) -> u32 {
+        let run: Symbol<'_, unsafe extern "C" fn() -> c_uint> = self.symbol("pointsman_stub_race");
+        // SAFETY: takes nothing and returns a number.
+        unsafe { run() }
     }
 
     /// Runs a kernel that writes behind its memory.

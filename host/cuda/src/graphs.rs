@@ -4,9 +4,15 @@
 //! A recorded step is made for the addresses at which its memory was: once other memory is taken, it is
 //! forgotten. So that it takes none itself, a shape is run as it is first. Whether memory was taken is counted rather
 //! than seen by its address: ranks that compute a model together, of which the first decides for all, count the same.
+//! Steps of decode are filled up so that few shapes come ([`filled_up`](crate::input::filled_up)).
 //!
 //! While a thread records, no other may have a driver wait for all of a device: that breaks the record, and fails
 //! itself. What does so takes [`quiet`] first.
+//!
+//! # Invariants
+//! Held by `tests/graphs.rs`.
+//! 1. The third step of a shape is one launch and no other, unless memory was taken since the first.
+//! 2. A record that is used is kept, whatever shapes come once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -66,7 +72,7 @@ impl<T> Drop for EndsQuietly<T> {
 pub(crate) struct StepShape {
     /// Number of rows.
     pub(crate) rows: usize,
-    /// Number of rows whose logits are wanted.
+    /// Number of rows whose logits are computed.
     pub(crate) wanted: usize,
     /// Number of rows whose hidden states are wanted.
     pub(crate) hidden: usize,
@@ -79,6 +85,7 @@ pub(crate) struct StepShape {
 /// The shapes of a backend's last steps.
 #[derive(Debug, Default)]
 pub(crate) struct Graphs {
+    /// In the order in which they were used, the last at the end.
     shapes: VecDeque<Remembered>,
 }
 
@@ -117,21 +124,25 @@ impl Way {
 impl Graphs {
     /// Finds out how a step is to be made, once memory was taken so often.
     pub(crate) fn way(&self, shape: StepShape, taken: u64) -> Way {
-        match self.find(shape, taken).map(|known| &known.graph) {
+        let known = self.place(shape, taken);
+        match known.map(|place| &self.shapes[place].graph) {
             Some(Some(_)) => Way::Recorded(shape),
             Some(None) => Way::Record(shape),
             None => Way::EachAlone(Some(shape)),
         }
     }
 
-    /// The record of such a step.
-    pub(crate) fn recorded(&self, shape: StepShape, taken: u64) -> Option<&StepGraph> {
-        self.find(shape, taken)?.graph.as_ref()
+    /// The record of such a step, which is used now.
+    pub(crate) fn recorded(&mut self, shape: StepShape, taken: u64) -> Option<&StepGraph> {
+        let place = self.place(shape, taken)?;
+        let used = self.shapes.remove(place)?;
+        self.shapes.push_back(used);
+        self.shapes.back()?.graph.as_ref()
     }
 
-    fn find(&self, shape: StepShape, taken: u64) -> Option<&Remembered> {
+    fn place(&self, shape: StepShape, taken: u64) -> Option<usize> {
         let mut shapes = self.shapes.iter();
-        shapes.find(|known| known.shape == shape && known.taken == taken)
+        shapes.position(|known| known.shape == shape && known.taken == taken)
     }
 
     /// Remembers a step that was made, with its record if there is one.

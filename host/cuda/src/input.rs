@@ -9,6 +9,7 @@ use pointsman_model::config::LlamaConfig;
 
 use crate::buffer::{address, alloc, room_for};
 use crate::failed;
+use crate::ops::sums_rows_max;
 use crate::step::StepRows;
 
 /// Queries in a tile: rows of the matrices that a device multiplies at once.
@@ -21,6 +22,8 @@ const TILE_NUMBERS: usize = 3;
 const ROW_NUMBERS: usize = 4 + TILE_NUMBERS;
 /// Tokens for which a block has room, where a server lays its blocks out; there may be more.
 const BLOCK_TOKENS: usize = 16;
+/// Rows to a multiple of which a step of decode is filled up.
+const FILL: usize = 8;
 
 /// A step in this machine's memory.
 #[derive(Debug, Default)]
@@ -29,11 +32,13 @@ pub(crate) struct InputBatch {
     pub(crate) positions: Vec<i32>,
     /// The place in `tables` at which the block table of each row's sequence begins.
     starts: Vec<i32>,
-    /// Indexes of the rows whose logits are wanted, first of those that are copied, then of those that stay; and of
-    /// those whose hidden states are wanted.
+    /// Indexes of the rows whose logits are computed: first those that are copied, then those that stay, then those
+    /// that fill the step up; then of those whose hidden states are wanted.
     last: Vec<i32>,
     /// Number of rows of logits that are copied.
     copied: usize,
+    /// Number of rows of logits that stay.
+    kept: usize,
     /// Number of hidden states.
     hidden: usize,
     tables: Vec<i32>,
@@ -83,7 +88,7 @@ pub(crate) struct InputAt {
     pub(crate) many: TilesAt,
     /// Number of rows.
     pub(crate) rows: usize,
-    /// Number of rows whose logits are wanted.
+    /// Number of rows whose logits are computed.
     pub(crate) wanted: usize,
     /// Number of rows whose hidden states are wanted, listed after the others.
     pub(crate) hidden: usize,
@@ -122,15 +127,52 @@ impl InputBatch {
         }
         input.pieces = input.few_pieces();
         input.copied = input.last.len();
+        input.kept = kept.len();
         input.hidden = hidden.len();
         input.last.append(&mut kept);
         input.last.append(&mut hidden);
         input
     }
 
+    /// Appends rows to a step of decode, which is of these chunks, so that steps of about as many sequences have one
+    /// shape. They are the last token of a sequence once more, in the place after it: what they write there is the
+    /// next token's to write, and nobody reads it before. Their table begins with that block, so that attention of them
+    /// is short. Without a sequence that has room for it, the step stays as it is; nor is it made too long for a record.
+    pub(crate) fn fill_up(&mut self, chunks: &[Chunk<'_>], config: &LlamaConfig, shape: KvShape) {
+        // Each chunk of decode is a token whose logits are wanted.
+        if self.copied + self.kept < self.tokens.len() {
+            return;
+        }
+        let has_room = |chunk: &Chunk<'_>| {
+            let room = chunk.blocks.len() * shape.tokens_per_block as usize;
+            chunk.start as usize + 1 < room.min(config.context_tokens as usize)
+        };
+        let Some(row) = chunks.iter().position(has_room) else {
+            return;
+        };
+        let (behind, slots) = (chunks[row].start + 1, shape.tokens_per_block);
+        let start = self.starts[row] + (behind / slots).cast_signed();
+        let tokens_of_tile = HeadParts::of(config).tokens();
+        let own = self.tokens.len();
+        let most = sums_rows_max(config, self.pieces).max(own);
+        for more in own..filled_up(own).min(most) {
+            self.tokens.push(self.tokens[row]);
+            self.positions.push((behind % slots).cast_signed());
+            self.starts.push(start);
+            self.last.push(as_i32(more));
+            self.few.push(more, 1, tokens_of_tile);
+        }
+        self.pieces = self.few_pieces();
+    }
+
     /// Number of rows of logits that are copied from the device; those that stay come after them.
     pub(crate) fn copied(&self) -> usize {
         self.copied
+    }
+
+    /// The rows of logits by which tokens are chosen on the device.
+    pub(crate) fn kept(&self) -> Range<usize> {
+        self.copied..self.copied + self.kept
     }
 
     /// The tiles of chunks that are one tile.
@@ -152,6 +194,12 @@ impl InputBatch {
             .map_or(0, |last| last.unsigned_abs() as usize + 1);
         pieces_of(seen)
     }
+}
+
+/// Rows of a step of decode of so many sequences, once it is filled up: 1, 2, 4, 8 and the multiples of that.
+pub(crate) fn filled_up(sequences: usize) -> usize {
+    let power = sequences.next_power_of_two();
+    power.min(sequences.next_multiple_of(FILL))
 }
 
 /// Number of pieces for which there is to be room where so many positions are seen.

@@ -19,6 +19,8 @@
 //! 5. A model that is split over several devices has the logits of the whole within the precision of bf16, and keeps
 //!    the contract as well; a rank that fails keeps no other waiting (`tests/ranks.rs`).
 //! 6. Tokens are those that the engine's sampler chooses by the same rows (`tests/choice.rs`).
+//! 7. Each operation by itself is its formula within the precision of bf16, at sizes of real models, and no kernel leaves
+//!    its memory (`tests/operations`; with FP8 `tests/fp8.rs`).
 //!
 //! With `POINTSMAN_CUDA_TESTS=device` the tests run on a real device, which has to be there.
 //!
@@ -60,6 +62,8 @@ mod weights;
 pub use backend::{BLAS_BYTES, CudaBackend, kv_bytes_per_token};
 pub use device::CudaDevice;
 pub use devices::{ComputedModel, CudaDevices, Room};
+#[cfg(feature = "test-util")]
+pub use ops::ops_case;
 #[cfg(feature = "test-util")]
 pub use products::fp8_case;
 pub use ranks::{CudaRanks, RanksBackend};

@@ -1,6 +1,9 @@
 //! [`Ops`] on a CUDA device, for one step. Each operation only has the stream run it later; the first
 //! that the driver refuses is kept, and those after it are left out.
 
+#[cfg(feature = "test-util")]
+pub mod ops_case;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -459,7 +462,7 @@ fn sums_row_bytes(config: &LlamaConfig, pieces: usize) -> usize {
 }
 
 /// Rows whose sums of so many pieces have room.
-fn sums_rows_max(config: &LlamaConfig, pieces: usize) -> usize {
+pub(crate) fn sums_rows_max(config: &LlamaConfig, pieces: usize) -> usize {
     SUMS_BYTES / sums_row_bytes(config, pieces)
 }
 

@@ -15,7 +15,7 @@ use pointsman_model::split::Rank;
 
 use crate::backend::BLAS_BYTES;
 use crate::buffer::room_for;
-use crate::input::DeviceNumbers;
+use crate::input::{DeviceNumbers, filled_up};
 use crate::ops::Attention;
 use crate::products::widened_bytes_max;
 
@@ -31,7 +31,7 @@ pub struct StepSize {
     pub sequences: u32,
 }
 
-/// Rows of a step.
+/// Rows of a step, with those that fill it up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepRows {
     /// One for each token.
@@ -44,9 +44,10 @@ impl StepSize {
     /// Bytes that a backend takes for steps up to this size, of which this is a rank's part of the model.
     pub(crate) fn bytes(self, part: &OpenModel, rank: Rank) -> u64 {
         let config = part.config();
+        let sequences = filled_up(self.sequences.min(self.tokens) as usize);
         let rows = StepRows {
-            tokens: self.tokens as usize,
-            sequences: self.sequences.min(self.tokens) as usize,
+            tokens: sequences.max(self.tokens as usize),
+            sequences,
         };
         let numbers = DeviceNumbers::bytes_max(config, rows);
         let attention = Attention::bytes_max(config, rows);

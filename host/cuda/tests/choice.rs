@@ -4,10 +4,12 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
+use std::fs;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use pointsman_cuda::{CudaBackend, CudaDevice, emulation, kv_bytes_per_token};
+use pointsman_cuda::emulation::{self, ThreadOrder};
+use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token};
 use pointsman_engine::backend::{
     Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice, TokenChooser as _,
 };
@@ -15,12 +17,19 @@ use pointsman_engine::sample::{Sampler, Tokens};
 use pointsman_events::BlockId;
 use pointsman_executor::job::Sampling;
 use pointsman_executor::test_util::random_sampling;
+use pointsman_model::dummy::Dummy;
+use pointsman_model::files::ModelFiles;
+use pointsman_model::open::OpenModel;
 use pointsman_model::test_util::models;
+use serde_json::json;
 
 const SHAPE: KvShape = KvShape {
     tokens_per_block: 16,
     blocks_total: 8,
 };
+/// Tokens of a vocabulary of which each of the 1,024 threads of a choice has several, and one of a model that people use.
+const SEVERAL_EACH: u32 = 5_000;
+const LARGE: u32 = 128_256;
 
 /// A sequence with the parameters by which its next token is chosen.
 struct Sequence {
@@ -30,11 +39,27 @@ struct Sequence {
 }
 
 fn backend() -> CudaBackend {
+    backend_of(models::demo().open())
+}
+
+fn backend_of(model: &Arc<OpenModel>) -> CudaBackend {
     emulation::provide();
-    let model = models::demo();
     let blocks = SHAPE.blocks(kv_bytes_per_token(model.config()));
     let device = CudaDevice::new(0, blocks).unwrap();
-    CudaBackend::new(&device, Arc::clone(model.open()), SHAPE).unwrap()
+    CudaBackend::new(&device, Arc::clone(model), SHAPE).unwrap()
+}
+
+/// A backend of a model of one layer with random weights and so many tokens.
+fn backend_with_tokens(vocab_size: u32) -> CudaBackend {
+    let config = models::config(
+        json!({"head_dim": 16, "hidden_size": 64, "num_hidden_layers": 1,
+        "vocab_size": vocab_size}),
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    fs::write(&path, config.to_string()).unwrap();
+    let files = ModelFiles::Dummy(Dummy::new(&path, 3));
+    backend_of(&Arc::new(OpenModel::open(&files).unwrap()))
 }
 
 impl Sequence {
@@ -85,6 +110,36 @@ impl Sequence {
     }
 }
 
+/// Ways to choose a token: with each bound of those that are kept, and with several.
+fn ways() -> [Sampling; 7] {
+    let few = |top_k| Sampling {
+        top_k,
+        ..Sampling::NEUTRAL
+    };
+    let share = |top_p| Sampling {
+        top_p,
+        ..Sampling::NEUTRAL
+    };
+    [
+        Sampling::GREEDY,
+        Sampling::NEUTRAL,
+        few(40),
+        share(0.95),
+        Sampling {
+            min_p: 0.05,
+            ..Sampling::NEUTRAL
+        },
+        Sampling {
+            top_p: 0.5,
+            ..few(2_000)
+        },
+        Sampling {
+            temperature: 50.0,
+            ..share(0.999)
+        },
+    ]
+}
+
 /// The token that the sampler chooses by a row.
 fn expected(row: &[f32], sequence: &Sequence, possible: PossibleTokens<'_>) -> Option<u32> {
     let mut row = row[..possible.count].to_vec();
@@ -121,6 +176,32 @@ fn compare(backend: &mut CudaBackend, sequences: &[Sequence], possible: Possible
     }
 }
 
+/// Compares choices in each of the ways, and in some at random, among tokens of which some are missing.
+fn compare_ways(backend: &mut CudaBackend, rounds: usize) {
+    let vocab_size = u32::try_from(backend.vocab_size()).unwrap();
+    let mut rng = Rng::with_seed(u64::from(vocab_size));
+    // Tables have rows behind the last token, too.
+    let count = vocab_size - 17;
+    for _ in 0..rounds {
+        let missing: Vec<u32> = (0..200).map(|_| rng.u32(..count)).collect();
+        let possible = PossibleTokens {
+            count: count as usize,
+            missing: &missing,
+        };
+        let mut sequences: Vec<Sequence> = (0..8)
+            .map(|_| Sequence::random(&mut rng, vocab_size))
+            .collect();
+        compare(backend, &sequences, possible);
+        for (sequence, way) in sequences[1..].iter_mut().zip(ways()) {
+            sequence.sampling = Sampling {
+                seed: rng.u64(..),
+                ..way
+            };
+        }
+        compare(backend, &sequences, possible);
+    }
+}
+
 #[test]
 fn tokens_are_those_of_the_sampler() {
     let mut backend = backend();
@@ -139,6 +220,31 @@ fn tokens_are_those_of_the_sampler() {
             .map(|_| Sequence::random(&mut rng, vocab_size))
             .collect();
         compare(&mut backend, &sequences, possible);
+    }
+}
+
+#[test]
+fn tokens_of_which_a_thread_has_several_are_those_of_the_sampler() {
+    let rounds = if emulation::is_sanitized() { 1 } else { 6 };
+    compare_ways(&mut backend_with_tokens(SEVERAL_EACH), rounds);
+}
+
+#[test]
+fn tokens_of_a_large_vocabulary_are_those_of_the_sampler() {
+    compare_ways(&mut backend_with_tokens(LARGE), 1);
+}
+
+#[test]
+fn the_order_of_threads_changes_no_choice() {
+    if emulation::is_on_device() {
+        println!("skipped: a device runs its threads in an order of its own");
+        return;
+    }
+    let emulated = emulation::alone();
+    let mut backend = backend_with_tokens(SEVERAL_EACH);
+    for order in ThreadOrder::OTHERS {
+        emulated.set_order(order);
+        compare_ways(&mut backend, 1);
     }
 }
 
@@ -186,5 +292,8 @@ fn where_no_token_can_come_up_none_is_chosen() {
 
 #[test]
 fn a_choice_leaves_no_memory() {
-    emulation::pass_sanitized(&["tokens_are_those_of_the_sampler"]);
+    emulation::pass_sanitized(&[
+        "tokens_are_those_of_the_sampler",
+        "tokens_of_which_a_thread_has_several_are_those_of_the_sampler",
+    ]);
 }

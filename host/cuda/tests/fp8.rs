@@ -1,17 +1,19 @@
-//! Models whose weights are in FP8, on an emulated device.
+//! Models whose weights are in FP8, on a device that may be a real one.
 #![expect(
     clippy::unwrap_used,
     reason = "a test that cannot set itself up has failed"
 )]
 
+mod fp8_models;
+
 use std::sync::{Arc, OnceLock};
 
 use fastrand::Rng;
 use half::bf16;
-use pointsman_cuda::emulation::{self, ThreadOrder};
+use pointsman_cuda::emulation;
 use pointsman_cuda::fp8_case::Fp8Case;
 use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token, weight_bytes};
-use pointsman_engine::backend::{Backend, KvShape};
+use pointsman_engine::backend::Backend;
 use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::test_util::subjects::{KV_SHAPE, Stepped, with_arena};
 use pointsman_engine::test_util::{largest, last_row};
@@ -24,55 +26,9 @@ use pointsman_model::weights::fp8::{Scales, number};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-const SHAPE: KvShape = KvShape {
-    tokens_per_block: 16,
-    blocks_total: 16,
-};
-
-fn open(model: &Fp8Model) -> Result<Arc<OpenModel>, String> {
-    let files = models::files(&model.config, model.safetensors());
-    let opened = OpenModel::open(&files).map_err(|error| error.to_string())?;
-    Ok(Arc::new(opened))
-}
-
-fn device(model: &OpenModel) -> CudaDevice {
-    CudaDevice::new(0, SHAPE.blocks(kv_bytes_per_token(model.config()))).unwrap()
-}
-
-fn backend(model: &Arc<OpenModel>) -> CudaBackend {
-    CudaBackend::new(&device(model), Arc::clone(model), SHAPE).unwrap()
-}
-
-fn config(changes: Value) -> Value {
-    let mut config = models::config(json!({"head_dim": 16, "intermediate_size": 208}));
-    for (key, value) in changes.as_object().unwrap() {
-        config[key] = value.clone();
-    }
-    config
-}
-
-/// A small model, all of whose projections have scales of this kind.
-fn small(scaled: Scaled) -> Fp8Model {
-    Fp8Model::of(
-        &config(json!({})),
-        &models::tensors(&config(json!({})), 2),
-        |_| scaled,
-    )
-}
+use fp8_models::{SHAPE, backend, codes, config, numbers, open, small};
 
 // === Kernels ===
-
-/// Codes that look random, of no number that is none.
-fn codes(rng: &mut Rng, count: usize) -> Vec<u8> {
-    let codes = std::iter::repeat_with(|| rng.u8(..)).filter(|code| code & 0x7f != 0x7f);
-    codes.take(count).collect()
-}
-
-/// Rows of numbers around 0, by their bits.
-fn numbers(rng: &mut Rng, count: usize) -> Vec<u16> {
-    let numbers = std::iter::repeat_with(|| bf16::from_f32(rng.f32() - 0.5).to_bits());
-    numbers.take(count).collect()
-}
 
 fn wide(bits: u16) -> f32 {
     bf16::from_bits(bits).to_f32()
@@ -175,32 +131,6 @@ fn products_of_any_shape_are_those_of_the_processors() {
 }
 
 #[test]
-fn the_order_of_threads_changes_no_product() {
-    let emulated = emulation::alone();
-    let mut rng = Rng::with_seed(4);
-    let (rows, cols) = (70, 304);
-    let scales = Scales {
-        rows_each: 1,
-        cols_each: 128,
-        numbers: (0..rows * 3).map(|_| rng.f32()).collect(),
-    };
-    for count in [3, 40, 70] {
-        let case = Fp8Case {
-            codes: &codes(&mut rng, rows * cols),
-            scales: &scales,
-            cols,
-            x: &numbers(&mut rng, count * cols),
-        };
-        emulated.set_order(ThreadOrder::Forward);
-        let forward = case.product().unwrap();
-        for order in [ThreadOrder::Backward, ThreadOrder::Shuffled(1)] {
-            emulated.set_order(order);
-            assert_eq!(case.product().unwrap(), forward, "{order:?}");
-        }
-    }
-}
-
-#[test]
 fn the_kernels_leave_no_memory() {
     emulation::pass_sanitized(&["products_of_any_shape_are_those_of_the_processors"]);
 }
@@ -229,7 +159,7 @@ fn close(model: &Fp8Model) {
 
 #[test]
 fn logits_are_those_of_the_processors_for_the_same_numbers_with_scales_of_every_kind() {
-    let _emulated = emulation::alone();
+    emulation::provide();
     for scaled in [Scaled::Whole, Scaled::Rows, Scaled::Blocks] {
         close(&small(scaled));
     }
@@ -256,7 +186,7 @@ fn logits_are_those_of_the_processors_for_the_same_numbers_with_scales_of_every_
 
 #[test]
 fn codes_stay_as_they_are_on_the_device() {
-    let _emulated = emulation::alone();
+    emulation::provide();
     let mut model = small(Scaled::Rows);
     let opened = open(&model).unwrap();
     let there = backend(&opened).weights().unwrap();
@@ -288,52 +218,3 @@ fn demo() -> Box<dyn Backend> {
 }
 
 contract_suite!(fp8, Stepped::new(&[demo]), 1);
-
-// === Refusals ===
-
-#[test]
-fn a_device_that_has_no_fp8_is_named_with_its_capability() {
-    let emulated = emulation::alone();
-    let model = open(&small(Scaled::Whole)).unwrap();
-    for (major, minor) in [(8, 0), (8, 6)] {
-        emulated.set_capability(major, minor);
-        let refused = CudaBackend::new(&device(&model), Arc::clone(&model), SHAPE);
-        let expected = format!(
-            "CUDA device 0 (Emulated device 0) has compute capability {major}.{minor}, and FP8 weights, of which \
-             model.layers.0.self_attn.q_proj.weight is one, want 8.9 or newer; serve the model's weights in \
-             bf16 there"
-        );
-        assert_eq!(refused.unwrap_err().0, expected);
-    }
-    for (major, minor) in [(8, 9), (9, 0), (10, 0)] {
-        emulated.set_capability(major, minor);
-        drop(backend(&model));
-    }
-}
-
-#[test]
-fn rows_that_the_kernels_cannot_take_are_told_with_their_size() {
-    let _emulated = emulation::alone();
-    let config = config(json!({"intermediate_size": 72}));
-    let model = Fp8Model::of(&config, &models::tensors(&config, 2), |_| Scaled::Rows);
-    let model = open(&model).unwrap();
-    let refused = CudaBackend::new(&device(&model), Arc::clone(&model), SHAPE).unwrap_err();
-    let expected = "a model with FP8 weights in rows of 72 numbers is not for CUDA devices, whose kernels take \
-                    multiples of 16 of them; serve its weights in bf16";
-    assert_eq!(refused.0, expected);
-}
-
-#[test]
-fn a_code_of_no_number_is_told_with_its_tensor_and_nothing_is_left() {
-    let emulated = emulation::alone();
-    for code in [0x7f, 0xff] {
-        let mut model = small(Scaled::Blocks);
-        let name = "model.layers.1.mlp.up_proj.weight";
-        *model.stored_mut(name).3.last_mut().unwrap() = code;
-        let model = open(&model).unwrap();
-        let refused = CudaBackend::new(&device(&model), model, SHAPE).unwrap_err();
-        let end = format!("tensor {name} has weights that are not a number; fetch it again");
-        assert!(refused.0.ends_with(&end), "{refused}");
-        assert_eq!(emulated.allocated(), 0);
-    }
-}

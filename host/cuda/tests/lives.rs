@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use pointsman_cuda::emulation::{self, ThreadOrder};
+use pointsman_cuda::emulation;
 use pointsman_cuda::probe::{self, NoDevice};
 use pointsman_cuda::{CudaBackend, CudaDevice, CudaDevices, kv_bytes_per_token, weight_bytes};
 use pointsman_engine::backend::{
@@ -197,22 +197,6 @@ fn a_device_without_enough_memory_says_so_and_keeps_nothing() {
     let refused = backend(&device()).unwrap_err();
     assert!(refused.0.contains("OUT_OF_MEMORY"), "{refused}");
     assert_eq!(emulated.allocated(), 0);
-}
-
-#[test]
-fn the_order_of_threads_and_blocks_changes_nothing() {
-    let emulated = emulation::alone();
-    let device = device();
-    let mut backend = backend(&device).unwrap();
-    let forward = step(&mut backend).unwrap();
-    for order in [
-        ThreadOrder::Backward,
-        ThreadOrder::Shuffled(1),
-        ThreadOrder::Shuffled(2),
-    ] {
-        emulated.set_order(order);
-        assert_eq!(step(&mut backend).unwrap(), forward, "{order:?}");
-    }
 }
 
 #[test]

@@ -71,10 +71,11 @@ fn make_largest(backend: &mut CudaBackend) {
 }
 
 fn room(model: &OpenModel, executors: usize) -> Room {
-    let models = [ComputedModel {
-        model,
-        executors: vec![LARGEST; executors],
-    }];
+    room_for(model, vec![LARGEST; executors])
+}
+
+fn room_for(model: &OpenModel, executors: Vec<StepSize>) -> Room {
+    let models = [ComputedModel { model, executors }];
     CudaDevices::room(&[0], &models).unwrap()
 }
 
@@ -95,6 +96,34 @@ fn steps_take_no_more_memory_than_is_told_for_them() {
         drop(backend);
         assert_eq!(emulated.allocated(), 0);
     }
+}
+
+#[test]
+fn a_step_that_is_filled_up_takes_no_more_memory_than_is_told_for_its_sequences() {
+    let emulated = emulation::alone();
+    let [model, _] = small();
+    let sequences = 9;
+    let size = StepSize {
+        tokens: sequences,
+        sequences,
+    };
+    let room = room_for(&model, vec![size]);
+    let told = usize::try_from(room.steps).unwrap() - BLAS_BYTES;
+    let blocks = SHAPE.blocks(kv_bytes_per_token(model.config()));
+    let device = CudaDevice::new(0, blocks).unwrap();
+    let mut backend = CudaBackend::new(&device, Arc::clone(&model), SHAPE).unwrap();
+    let loaded = emulated.allocated();
+    let blocks: Vec<BlockId> = (0..SHAPE.blocks_total).map(BlockId).collect();
+    let chunk = Chunk {
+        tokens: &[7],
+        start: CONTEXT - 2,
+        blocks: &blocks,
+        logits: Logits::Last,
+    };
+    let chunks = vec![chunk; sequences as usize];
+    backend.forward(&chunks, &mut Vec::new()).unwrap();
+    let taken = emulated.allocated() - loaded;
+    assert!(taken <= told, "{taken} of {told}");
 }
 
 #[test]

@@ -47,7 +47,8 @@ pub struct Chunk<'a> {
     /// Position of the first token in its sequence, from 0.
     pub start: u32,
     /// The sequence's block table: position `p` lives in `blocks[p / tokens_per_block]`, at
-    /// `p % tokens_per_block`. The table covers every position up to the last of `tokens`.
+    /// `p % tokens_per_block`. The table covers every position up to the last of `tokens`; places that it has behind that
+    /// are for the tokens to come, and a device may leave anything there.
     pub blocks: &'a [BlockId],
     /// The logits to compute.
     pub logits: Logits,

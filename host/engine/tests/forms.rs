@@ -94,6 +94,34 @@ fn an_answer_is_what_a_schema_describes() {
     }
 }
 
+/// A union as Pydantic describes it.
+#[test]
+fn an_answer_is_one_of_several_objects() {
+    let of_kind = |kind: &str| {
+        json!({
+            "type": "object", "properties": {"kind": {"const": kind, "type": "string"}},
+            "required": ["kind"], "additionalProperties": false,
+        })
+    };
+    let schema = json!({
+        "$defs": {"Cat": of_kind("cat"), "Dog": of_kind("dog")},
+        "discriminator": {
+            "mapping": {"cat": "#/$defs/Cat", "dog": "#/$defs/Dog"}, "propertyName": "kind",
+        },
+        "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+    });
+    let form = AnswerForm::JsonSchema(schema.to_string());
+    let kinds = (0..20).map(|seed| {
+        let value: Value = serde_json::from_str(&text_of(&answer(&form, seed))).unwrap();
+        value["kind"].as_str().unwrap().to_owned()
+    });
+    let kinds: std::collections::BTreeSet<String> = kinds.collect();
+    assert!(
+        kinds.iter().map(String::as_str).eq(["cat", "dog"]),
+        "{kinds:?}"
+    );
+}
+
 #[test]
 fn an_answer_is_a_choice_a_match_or_a_sentence_of_a_language() {
     let choices = ["yes", "no", "\"perhaps\"\n", "größer"];

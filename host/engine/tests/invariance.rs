@@ -1,8 +1,8 @@
 //! A row of logits is the same, bit by bit, whatever else happens in the engine.
 //!
 //! Each sequence runs alone first, one token after the other. Then all run together under a random
-//! schedule: prompts cut at random, any of them together in a step, blocks from all over the pool,
-//! and sequences that lose their blocks and begin anew. Blocks that nobody has are full of NaN.
+//! schedule: prompts cut at random, any of them together in a step, blocks from all over the pool, blocks that they
+//! share, and sequences that lose their blocks and begin anew. Blocks that nobody has are full of NaN.
 #![expect(
     clippy::unwrap_used,
     reason = "a test that cannot set itself up has failed"
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use pointsman_engine::backend::{Backend, Chunk, KvBlocks, KvShape, Logits};
 use pointsman_engine::cpu::{Cores, CpuBackend, KvMemory, Processors, kv_bytes_per_token};
 use pointsman_engine::test_util::schedules::{
-    Evictions, Solo, WithPoison, check, check_evicting, run_all_alone, shape,
+    Evictions, Solo, WithPoison, check, check_evicting, run_all_alone, run_all_alone_alike, shape,
 };
 use pointsman_engine::test_util::{logits, logits_on};
 use pointsman_events::BlockId;
@@ -30,6 +30,16 @@ fn backend(model: &Arc<HostModel>, shape: KvShape, threads: usize) -> CpuBackend
         threads => Processors::start("cpu", threads, None).unwrap(),
     };
     CpuBackend::new(Arc::clone(model), shape, processors)
+}
+
+/// A backend whose device has so many blocks of host memory.
+fn backend_with_arena(model: &Arc<HostModel>, shape: KvShape, host_blocks: u32) -> CpuBackend {
+    let blocks = KvBlocks {
+        host: host_blocks,
+        ..shape.blocks(kv_bytes_per_token(model.config()))
+    };
+    let memory = KvMemory::new(blocks);
+    CpuBackend::on(memory, Arc::clone(model), shape, Processors::of_caller())
 }
 
 /// Runs random sequences of these lengths alone.
@@ -73,16 +83,37 @@ fn sequences_that_come_back_from_host_memory_give_the_rows_of_solo_runs() {
             Evictions::ToEither(host_blocks),
         ] {
             let shape = shape(&solos, tokens_per_block);
-            let blocks = KvBlocks {
-                host: host_blocks,
-                ..shape.blocks(kv_bytes_per_token(model.config()))
-            };
-            let memory = KvMemory::new(blocks);
-            let model = Arc::clone(&model);
-            let mut backend = CpuBackend::on(memory, model, shape, Processors::of_caller());
+            let mut backend = backend_with_arena(&model, shape, host_blocks);
             check_evicting(&solos, &mut backend, evictions, seed);
         }
     }
+}
+
+#[test]
+fn sequences_that_are_computed_again_at_every_step_give_the_rows_of_solo_runs() {
+    let model = models::demo();
+    let solos = alone(&model, &[1, 9, 16, 40, 90, 130], 50);
+    for (seed, tokens_per_block) in [(51, 16), (52, 7)] {
+        let mut backend = backend(&model, shape(&solos, tokens_per_block), 1);
+        check_evicting(&solos, &mut backend, Evictions::RecomputeAtEveryStep, seed);
+    }
+}
+
+#[test]
+fn sequences_that_find_their_beginning_in_a_cache_give_the_rows_of_solo_runs() {
+    let model = models::demo();
+    let make = |shape| Box::new(backend(&model, shape, 1)) as Box<dyn WithPoison>;
+    let (host_blocks, mut shared) = (40, 0);
+    // They part within a block.
+    let solos = run_all_alone_alike(&make, &[5, 33, 40, 60, 90, 130], 38, 60);
+    for (seed, tokens_per_block) in [(61, 16), (62, 7), (63, 3)] {
+        for evictions in [Evictions::ToRecompute, Evictions::ToEither(host_blocks)] {
+            let shape = shape(&solos, tokens_per_block);
+            let mut backend = backend_with_arena(&model, shape, host_blocks);
+            shared += check_evicting(&solos, &mut backend, evictions, seed);
+        }
+    }
+    assert!(shared > 20, "{shared} blocks were shared");
 }
 
 #[test]

@@ -76,6 +76,10 @@ fn golden() -> Vec<Value> {
     serde_json::from_str(include_str!("../../../examples/demo-model/golden.json")).unwrap()
 }
 
+fn parsed(json: &str) -> Value {
+    serde_json::from_str(json).unwrap()
+}
+
 fn ids(list: &Value) -> Vec<u32> {
     serde_json::from_value(list.clone()).unwrap()
 }
@@ -316,6 +320,25 @@ fn a_text_that_fits_is_tokenised_as_ever_however_sparse() {
 fn ids_that_the_tokenizer_lacks_are_known() {
     let text = model(&[tokenizer()]).unwrap();
     assert_eq!((text.vocab_size(), text.missing_ids()), (263, &[260][..]));
+}
+
+#[test]
+fn an_added_token_of_which_the_model_has_no_row_is_plain_text() {
+    let (name, mut file) = (tokenizer().0, parsed(&tokenizer().1));
+    file["model"]["vocab"]["b"] = json!(260);
+    let mut added = file["added_tokens"][0].clone();
+    (added["id"], added["content"]) = (json!(263), json!("<pad>"));
+    file["added_tokens"].as_array_mut().unwrap().push(added);
+    let with_rows = |rows: u32| {
+        let config = ("config.json", json!({"vocab_size": rows}).to_string());
+        model(&[(name, file.to_string()), config]).unwrap()
+    };
+    let ids = |text: &ModelText| text.encode("<pad>", 100).unwrap();
+    let filled = with_rows(264);
+    assert_eq!((filled.vocab_size(), ids(&filled).len()), (264, 2));
+    let cut = with_rows(263);
+    assert_eq!(cut.vocab_size(), 263);
+    assert!(ids(&cut).len() > 2 && ids(&cut).iter().all(|id| *id < 263));
 }
 
 /// Returns a text of words, letters that are bytes, and special tokens.

@@ -19,6 +19,10 @@
 //! 5. A sequence whose job [is to be embedded](crate::job::Job::is_to_embed) is finished once its prompt is computed and
 //!    the embedding is handed in. It generates nothing.
 //! 6. Commands about an unknown sequence, or one of another incarnation, change nothing.
+//!
+//! 2 to 5 are about engines. A server elsewhere has KV, steps and an order of its own, and its embeddings are responses like
+//! any other. What it gives back at an eviction has made no progress: its answer begins anew. Where its client has left it
+//! says nothing more of a sequence before [`Command::Cancel`].
 
 use pointsman_events::{
     Arrangement, Availability, BlockId, ExecutorId, HostBlockId, Incarnation, KvReport,

@@ -7,7 +7,7 @@ use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_tests::client::Client;
 use pointsman_tests::exposition::{samples, total};
 use pointsman_tests::gate::Gate;
-use pointsman_tests::serving::Serving;
+use pointsman_tests::serving::{Serving, set};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
@@ -171,15 +171,15 @@ async fn where_no_engine_alone_could_give_enough_blocks_the_needy_one_waits() ->
 }
 
 /// A request of one engine has 16 of 21 blocks of the device, and goes on; one of the other is more urgent, and has
-/// waited for six of them. `terms` says on which terms the first engine works. Returns both, the urgent one last.
+/// waited for six of them, where the server is set up as `set_up` says. Returns both, the urgent one last.
 async fn an_urgent_one_lacks_blocks(
-    terms: impl FnOnce(&mut ExecutorTerms),
+    set_up: impl FnOnce(&mut Config),
 ) -> Result<(Serving, JoinHandle<Result<()>>, JoinHandle<Result<()>>)> {
     let gate = Gate::default();
     let tune = |config: &mut Config| {
         weighted(config, &[1, 1]);
         config.local.devices[0].kv_bytes = Some(21 * BLOCK);
-        terms(&mut config.local.executors[0].terms);
+        set_up(config);
     };
     let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;
@@ -210,9 +210,38 @@ async fn an_engine_gives_up_blocks_for_more_urgent_work_of_another() -> Result<(
 }
 
 #[tokio::test]
+async fn what_an_engine_gives_up_for_another_one_is_kept_in_host_memory() -> Result<()> {
+    let (serving, low, urgent) = an_urgent_one_lacks_blocks(|config| {
+        config.local.devices[0].swap_bytes = 20 * BLOCK;
+        set(config, "budget", &json!({"swap-from": 1}));
+    })
+    .await?;
+    urgent.await??;
+    low.await??;
+    let samples = samples(serving.client).await?;
+    let evicted = |executor: &str, how: &str| {
+        let labels = [("executor", executor), ("how", how)];
+        total(&samples, "pointsman_requests_evicted_total", &labels)
+    };
+    let swapped = ["e0", "e1"].map(|executor| evicted(executor, "swap"));
+    let recomputed = ["e0", "e1"].map(|executor| evicted(executor, "recompute"));
+    ensure!(
+        (swapped, recomputed) == ([1.0, 0.0], [0.0, 0.0]),
+        "{swapped:?} and {recomputed:?}"
+    );
+    until(serving.client, "/admin/devices", |listed| {
+        listed["devices"][0]["host_blocks_free"] == 20
+    })
+    .await?;
+    over(serving).await
+}
+
+#[tokio::test]
 async fn nobody_gives_way_on_an_executor_that_is_not_preemptible() -> Result<()> {
-    let (serving, low, urgent) =
-        an_urgent_one_lacks_blocks(|terms| terms.preemptible = false).await?;
+    let (serving, low, urgent) = an_urgent_one_lacks_blocks(|config| {
+        config.local.executors[0].terms.preemptible = false;
+    })
+    .await?;
     low.await??;
     urgent.await??;
     let samples = samples(serving.client).await?;

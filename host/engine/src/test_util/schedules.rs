@@ -4,7 +4,7 @@
 use fastrand::Rng;
 use pointsman_events::{BlockCopy, BlockId, HostBlockId};
 
-use crate::backend::{Backend, Chunk, KvShape, Logits, SwapDirection, SwapWait};
+use crate::backend::{Backend, Chunk, KvShape, Logits, SwapDirection, SwapWait, to_usize};
 use crate::cpu::CpuBackend;
 
 /// A sequence and the bits of its logits after every token.
@@ -21,6 +21,8 @@ struct Running<'a> {
     blocks: Vec<BlockId>,
     /// Its KV in host memory, while it has no blocks.
     swapped: Vec<HostBlockId>,
+    /// Tokens that its next turn has to compute again, before any that are new.
+    again: usize,
     evictions_left: u32,
 }
 
@@ -28,6 +30,8 @@ struct Running<'a> {
 struct Free {
     blocks: Vec<BlockId>,
     host_blocks: Vec<HostBlockId>,
+    /// The number of sequences that have each block of the pool.
+    holders: Vec<u32>,
 }
 
 /// The evictions of a schedule.
@@ -35,7 +39,9 @@ struct Free {
 pub enum Evictions {
     /// Some sequence is evicted now and then, to be computed again.
     ToRecompute,
-    /// The same, but as often it is moved to host memory, which has so many blocks.
+    /// All that are not at their ends are evicted after every step, and computed again with their next tokens.
+    RecomputeAtEveryStep,
+    /// As [`Self::ToRecompute`], but as often it is moved to host memory, which has so many blocks.
     ToEither(u32),
     /// All are moved to host memory after every step, which has so many blocks.
     SwapAtEveryStep(u32),
@@ -120,14 +126,27 @@ fn run_alone(make: MakeBackend<'_>, tokens: Vec<u32>) -> Solo {
 
 /// Runs random sequences of these lengths, each alone.
 pub fn run_all_alone(make: MakeBackend<'_>, lengths: &[usize], seed: u64) -> Vec<Solo> {
+    run_all_alone_alike(make, lengths, 0, seed)
+}
+
+/// The same for sequences whose first `tokens_alike` tokens are those of all, so that they can share blocks.
+pub fn run_all_alone_alike(
+    make: MakeBackend<'_>,
+    lengths: &[usize],
+    tokens_alike: usize,
+    seed: u64,
+) -> Vec<Solo> {
     let mut rng = Rng::with_seed(seed);
     let one = KvShape {
         tokens_per_block: 16,
         blocks_total: 1,
     };
     let vocab_size = as_u32(make(one).vocab_size());
+    let mut some = |n: usize| -> Vec<u32> { (0..n).map(|_| rng.u32(..vocab_size)).collect() };
+    let beginning = some(tokens_alike);
     let sequences = lengths.iter().map(|length| {
-        let tokens = (0..*length).map(|_| rng.u32(..vocab_size)).collect();
+        let mut tokens = beginning[..tokens_alike.min(*length)].to_vec();
+        tokens.extend(some(*length - tokens.len()));
         run_alone(make, tokens)
     });
     sequences.collect()
@@ -152,7 +171,7 @@ pub fn check(solos: &[Solo], backend: &mut dyn WithPoison, seed: u64) {
     check_evicting(solos, backend, Evictions::ToRecompute, seed);
 }
 
-/// The same with these evictions.
+/// The same with these evictions. Returns the number of blocks that sequences had from others with the same beginning.
 ///
 /// # Panics
 /// With the first row that differs.
@@ -161,7 +180,7 @@ pub fn check_evicting(
     backend: &mut dyn WithPoison,
     evictions: Evictions,
     seed: u64,
-) {
+) -> usize {
     let mut rng = Rng::with_seed(seed);
     let mut free = Free::new(backend, evictions, &mut rng);
     let running = solos.iter().map(|solo| Running {
@@ -169,15 +188,17 @@ pub fn check_evicting(
         done: 0,
         blocks: Vec::new(),
         swapped: Vec::new(),
+        again: 0,
         evictions_left: 2,
     });
     let mut running: Vec<Running<'_>> = running.collect();
-    let mut logits = Vec::new();
+    let (mut shared, mut logits) = (0, Vec::new());
     while running
         .iter()
         .any(|sequence| sequence.done < sequence.solo.tokens.len())
     {
         evict(&mut running, backend, (&mut free, evictions), &mut rng);
+        shared += share(&mut running, &mut free, backend.tokens_per_block());
         let turns = turns(&mut running, backend, &mut free, &mut rng);
         let chunks: Vec<Chunk<'_>> = turns.iter().map(|turn| turn.chunk(&running)).collect();
         backend.forward(&chunks, &mut logits).unwrap();
@@ -197,6 +218,7 @@ pub fn check_evicting(
         }
         assert_eq!(rows.len(), 0);
     }
+    shared
 }
 
 impl Free {
@@ -206,7 +228,7 @@ impl Free {
         backend.poison(&blocks);
         rng.shuffle(&mut blocks);
         let host_blocks = match evictions {
-            Evictions::ToRecompute => 0,
+            Evictions::ToRecompute | Evictions::RecomputeAtEveryStep => 0,
             Evictions::ToEither(host_blocks) | Evictions::SwapAtEveryStep(host_blocks) => {
                 host_blocks
             }
@@ -214,16 +236,35 @@ impl Free {
         Self {
             blocks,
             host_blocks: (0..host_blocks).map(HostBlockId).collect(),
+            holders: vec![0; to_usize(backend.blocks_total())],
         }
     }
 
-    /// Takes back the blocks of a sequence, which then are full of NaN.
+    /// Gives a sequence a block of its own.
+    fn give(&mut self, sequence: &mut Running<'_>) {
+        let block = self.blocks.pop().unwrap();
+        self.have(sequence, block);
+    }
+
+    /// Has a sequence have a block that others may have as well.
+    fn have(&mut self, sequence: &mut Running<'_>, block: BlockId) {
+        self.holders[to_usize(block.0)] += 1;
+        sequence.blocks.push(block);
+    }
+
+    /// Takes back the blocks of a sequence. Those that nobody else has are full of NaN then.
     fn take_back(
         &mut self,
         sequence: &mut Running<'_>,
         backend: &mut dyn WithPoison,
         rng: &mut Rng,
     ) {
+        let holders = &mut self.holders;
+        sequence.blocks.retain(|block| {
+            let holders = &mut holders[to_usize(block.0)];
+            *holders -= 1;
+            *holders == 0
+        });
         backend.poison(&sequence.blocks);
         self.blocks.append(&mut sequence.blocks);
         rng.shuffle(&mut self.blocks);
@@ -237,12 +278,34 @@ fn evict(
     (free, evictions): (&mut Free, Evictions),
     rng: &mut Rng,
 ) {
-    if let Evictions::SwapAtEveryStep(_) = evictions {
-        for sequence in running {
-            swap_out(sequence, backend, free, rng);
+    match evictions {
+        Evictions::SwapAtEveryStep(_) => {
+            for sequence in running {
+                swap_out(sequence, backend, free, rng);
+            }
         }
-        return;
+        Evictions::RecomputeAtEveryStep => {
+            for sequence in running {
+                if sequence.done < sequence.solo.tokens.len() {
+                    sequence.again = sequence.again.max(sequence.done);
+                    sequence.done = 0;
+                    free.take_back(sequence, backend, rng);
+                }
+            }
+        }
+        Evictions::ToRecompute | Evictions::ToEither(_) => {
+            evict_one(running, backend, (free, evictions), rng);
+        }
     }
+}
+
+/// Takes the blocks of some sequence, now and then.
+fn evict_one(
+    running: &mut [Running<'_>],
+    backend: &mut dyn WithPoison,
+    (free, evictions): (&mut Free, Evictions),
+    rng: &mut Rng,
+) {
     let victim = &mut running[rng.usize(..running.len())];
     if rng.u32(..4) > 0 || victim.evictions_left == 0 || victim.done <= 1 {
         return;
@@ -276,8 +339,8 @@ fn swap_out(
 
 /// Gives a sequence its blocks back that is in host memory.
 fn swap_in(sequence: &mut Running<'_>, backend: &mut dyn WithPoison, free: &mut Free) {
-    for _ in &sequence.swapped {
-        sequence.blocks.push(free.blocks.pop().unwrap());
+    for _ in 0..sequence.swapped.len() {
+        free.give(sequence);
     }
     if !sequence.swapped.is_empty() {
         swap(sequence, backend, SwapDirection::In);
@@ -297,6 +360,34 @@ fn swap(sequence: &Running<'_>, backend: &mut dyn WithPoison, direction: SwapDir
     while backend.swapped(SwapWait::ForNext).unwrap() < ticket {}
 }
 
+/// Gives each sequence that is at its beginning the full blocks of the one that has computed most of the same tokens,
+/// as a prefix that is found in a cache. Returns the number of blocks.
+fn share(running: &mut [Running<'_>], free: &mut Free, tokens_per_block: u32) -> usize {
+    let mut shared = 0;
+    for index in 0..running.len() {
+        let beginner = &running[index];
+        if beginner.done > 0 {
+            continue;
+        }
+        // The last token always needs a pass.
+        let tokens = beginner.solo.tokens.split_last().unwrap().1;
+        let prefix = |other: &Running<'_>| {
+            let pairs = other.solo.tokens[..other.done].iter().zip(tokens);
+            let alike = pairs.take_while(|(a, b)| a == b).count();
+            let full = alike / to_usize(tokens_per_block);
+            other.blocks[..full.min(other.blocks.len())].to_vec()
+        };
+        let longest = running.iter().map(prefix).max_by_key(Vec::len);
+        let beginner = &mut running[index];
+        for block in longest.unwrap() {
+            free.have(beginner, block);
+        }
+        shared += beginner.blocks.len();
+        beginner.done = beginner.blocks.len() * to_usize(tokens_per_block);
+    }
+    shared
+}
+
 /// Chooses the turns of a step, and gives blocks for them.
 fn turns(
     running: &mut [Running<'_>],
@@ -312,10 +403,11 @@ fn turns(
         }
         swap_in(sequence, backend, free);
         let most = if rng.u32(..6) == 0 { 60 } else { 7 };
-        let tokens = rng.usize(1..=most).min(left);
+        let tokens = (sequence.again + rng.usize(1..=most)).min(left);
+        sequence.again = 0;
         let needed = as_u32(sequence.done + tokens).div_ceil(backend.tokens_per_block());
         while as_u32(sequence.blocks.len()) < needed {
-            sequence.blocks.push(free.blocks.pop().unwrap());
+            free.give(sequence);
         }
         let logits = if tokens == left || rng.bool() {
             Logits::Last

@@ -3,22 +3,29 @@
 //! # Invariants
 //! 1. The machine's whole state is checked after each event (`Machine::check_invariants`).
 //! 2. A request ends once: a second outcome panics.
-//! 3. What an answer shows is that of the same job alone, or its beginning.
+//! 3. What an answer shows is that of the same job alone, or its beginning: its text, and the probabilities of its
+//!    tokens, bit by bit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pointsman_core::{
-    Config, DeviceId, DeviceSpec, Effect, ExecutorId, ExecutorSpec, ExecutorUpdate, Handled,
-    Incarnation, Input, Kept, Machine, Micros, NewRequest, NoPolicies, Outcome, Policies,
+    BlockId, Config, DeviceId, DeviceSpec, Effect, ExecutorId, ExecutorSpec, ExecutorUpdate,
+    Handled, Incarnation, Input, Kept, Machine, Micros, NewRequest, NoPolicies, Outcome, Policies,
     RequestId, rows,
 };
+use pointsman_engine::backend::{Backend, Chunk, Logits};
+use pointsman_engine::sample::Logprobs;
 use pointsman_engine::step_loop::{LoopModel, StepLoop, StepLoopParts};
+use pointsman_engine::test_util::{demo_text, solo};
 use pointsman_executor::contract::{Command, Event, Start};
-use pointsman_executor::delivery::{self, Closing, Deliveries, Delivery};
+use pointsman_executor::delivery::{
+    self, Closing, Deliveries, Delivery, LikelyToken, TokenLogprob,
+};
 use pointsman_executor::job::{Job, JobState, Recovered};
 use pointsman_executor::stats::EngineStats;
 use pointsman_executor::test_util::WholeAnswer;
+use pointsman_executor::text::Detokenizer as _;
 
 /// The words of a device that a test has fail.
 pub(crate) const LOST: &str = "the device fell off the bus";
@@ -26,9 +33,24 @@ pub(crate) const LOST: &str = "the device fell off the bus";
 /// A maker of an engine's models, at the beginning of each of its lives.
 pub(crate) type MakeModels = Box<dyn Fn() -> Vec<LoopModel>>;
 
+/// The answer to a job that is alone.
+pub(crate) struct Alone {
+    answer: WholeAnswer,
+    /// The probabilities of its tokens, where the job asks for them.
+    logprobs: Vec<TokenLogprob>,
+}
+
+/// The content of an answer as its client was sent it.
+#[derive(Default)]
+struct Shown {
+    text: String,
+    logprobs: Vec<TokenLogprob>,
+    embedding: Option<Vec<f32>>,
+}
+
 struct Request {
     job: Arc<Job>,
-    alone: Arc<WholeAnswer>,
+    alone: Arc<Alone>,
     /// The sequence as it left; absent while it runs, or at its beginning.
     state: Option<Box<JobState>>,
     /// The engine that runs the sequence.
@@ -67,18 +89,76 @@ pub(crate) struct Host {
     pub(crate) policies: Box<dyn Policies>,
     pub(crate) now: Micros,
     pub(crate) numbers: Numbers,
+    /// The counters of all engines.
+    pub(crate) stats: Arc<EngineStats>,
     engines: BTreeMap<ExecutorId, Engine>,
     requests: BTreeMap<RequestId, Request>,
+}
+
+// === impl Alone ===
+
+impl Alone {
+    /// Computes the answer to `job` in the first blocks of `backend`'s pool.
+    pub(crate) fn new(backend: &mut dyn Backend, job: &Job) -> Self {
+        let answer = solo(backend, &demo_text(), job);
+        let logprobs = job.logprobs.map(|top| logprobs(backend, job, &answer, top));
+        Self {
+            answer,
+            logprobs: logprobs.unwrap_or_default(),
+        }
+    }
+}
+
+/// Computes the probabilities of the tokens of an answer, each with those of the `top` likeliest in its place.
+fn logprobs(
+    backend: &mut dyn Backend,
+    job: &Job,
+    answer: &WholeAnswer,
+    top: u32,
+) -> Vec<TokenLogprob> {
+    let text = demo_text();
+    let blocks: Vec<BlockId> = (0..backend.blocks_total()).map(BlockId).collect();
+    let (mut start, mut tokens) = (0, &job.prompt[..]);
+    let mut logits = Vec::new();
+    let is_shown = |id: &&u32| job.ignore_eos || !text.eos().contains(*id);
+    let shown = answer.ids.iter().take_while(is_shown);
+    let told = shown.map(|id| {
+        let chunk = Chunk {
+            tokens,
+            start,
+            blocks: &blocks,
+            logits: Logits::Last,
+        };
+        backend.forward(&[chunk], &mut logits).unwrap();
+        start += u32::try_from(tokens.len()).unwrap();
+        tokens = std::slice::from_ref(id);
+        let logprobs = Logprobs::new(&logits[..text.vocab_size().min(logits.len())]);
+        let likely = |token| LikelyToken {
+            bytes: text.token_bytes(token),
+            logprob: logprobs.of(token),
+        };
+        TokenLogprob {
+            chosen: likely(*id),
+            top: logprobs.top(top).into_iter().map(likely).collect(),
+        }
+    });
+    told.collect()
 }
 
 // === impl Engine ===
 
 impl Engine {
-    fn new(id: ExecutorId, incarnation: Incarnation, slots: u32, make: MakeModels) -> Self {
+    fn new(
+        id: ExecutorId,
+        incarnation: Incarnation,
+        slots: u32,
+        make: MakeModels,
+        stats: &Arc<EngineStats>,
+    ) -> Self {
         let parts = StepLoopParts {
             slots,
             models: make(),
-            stats: Arc::new(EngineStats::default()),
+            stats: Arc::clone(stats),
         };
         Self {
             incarnation,
@@ -98,6 +178,7 @@ impl Host {
             policies: Box::new(NoPolicies),
             now: Micros(0),
             numbers: Numbers::default(),
+            stats: Arc::default(),
             engines: BTreeMap::new(),
             requests: BTreeMap::new(),
         }
@@ -112,7 +193,7 @@ impl Host {
         let slots = spec.slots_total;
         let attached = self.machine.handle(self.now, Input::ExecutorAttached(spec));
         let id = attached.executor().unwrap();
-        let engine = Engine::new(id, Incarnation(0), slots, make);
+        let engine = Engine::new(id, Incarnation(0), slots, make, &self.stats);
         self.engines.insert(id, engine);
         id
     }
@@ -121,7 +202,7 @@ impl Host {
     pub(crate) fn arrive(
         &mut self,
         job: Arc<Job>,
-        alone: Arc<WholeAnswer>,
+        alone: Arc<Alone>,
         describe: impl FnOnce(&mut NewRequest),
     ) -> RequestId {
         let tenant = self.machine.intern(self.now, "default");
@@ -159,6 +240,11 @@ impl Host {
         self.now = self.now.after(after);
         self.machine.handle(self.now, Input::TimePassed);
         self.decide();
+        self.step();
+    }
+
+    /// Makes a step of each engine, of which the machine hears.
+    pub(crate) fn step(&mut self) {
         for executor in self.engines.keys().copied().collect::<Vec<_>>() {
             let engine = self.engines.get_mut(&executor).unwrap();
             if let Err(error) = engine.steps.step() {
@@ -174,12 +260,18 @@ impl Host {
     }
 
     pub(crate) fn decide(&mut self) {
-        self.machine.decide(self.now, &mut *self.policies);
-        while let Some(effect) = self.machine.poll_effect() {
+        for effect in self.round() {
             self.carry_out(effect);
         }
+    }
+
+    /// Makes a round, and returns its effects, which are to be carried out in their order.
+    pub(crate) fn round(&mut self) -> Vec<Effect> {
+        self.machine.decide(self.now, &mut *self.policies);
+        let effects = std::iter::from_fn(|| self.machine.poll_effect()).collect();
         while self.machine.poll_fact().is_some() {}
         self.machine.check_invariants().unwrap();
+        effects
     }
 
     /// Has the machine know that an engine died, which begins anew unless it was to go.
@@ -200,7 +292,8 @@ impl Host {
             kept,
         };
         self.machine.handle(self.now, lost);
-        let next = Engine::new(executor, Incarnation(incarnation.0 + 1), slots, make);
+        let next = Incarnation(incarnation.0 + 1);
+        let next = Engine::new(executor, next, slots, make, &self.stats);
         self.engines.insert(executor, next);
         if self.machine.executor_snapshot(executor).is_some() {
             let up = ExecutorUpdate::Health(rows::Health::Up);
@@ -231,7 +324,7 @@ impl Host {
         kept
     }
 
-    fn carry_out(&mut self, effect: Effect) {
+    pub(crate) fn carry_out(&mut self, effect: Effect) {
         let (executor, command) = match effect {
             Effect::Start(order) => {
                 let request = self.requests.get_mut(&order.sequence.request).unwrap();
@@ -347,13 +440,16 @@ impl Host {
             |request: &mut Request| request.outcome.is_some() && request.runs_on.is_none();
         let over = self.requests.extract_if(.., |_, request| is_over(request));
         for (_, mut request) in over {
-            let (shown, embedding) = shown(&mut request.deliveries);
+            let shown = Shown::read(&mut request.deliveries);
+            let Alone { answer, logprobs } = &*request.alone;
             if let Some(Outcome::Finished { output_tokens }) = request.outcome {
-                assert_eq!(shown, request.alone.text, "{:?}", request.job);
-                assert_eq!(output_tokens as usize, request.alone.ids.len());
-                assert_eq!(embedding, request.alone.embedding);
+                assert_eq!(shown.text, answer.text, "{:?}", request.job);
+                assert_eq!(shown.logprobs, *logprobs, "{:?}", request.job);
+                assert_eq!(output_tokens as usize, answer.ids.len());
+                assert_eq!(shown.embedding, answer.embedding);
             } else {
-                assert!(request.alone.text.starts_with(&shown));
+                assert!(answer.text.starts_with(&shown.text));
+                assert!(logprobs.starts_with(&shown.logprobs));
             }
         }
     }
@@ -374,20 +470,27 @@ impl Host {
     }
 }
 
-/// Returns the text and the embedding that the client was sent.
-fn shown(deliveries: &mut Deliveries) -> (String, Option<Vec<f32>>) {
-    let (mut text, mut embedding) = (String::new(), None);
-    while let Some(delivery) = deliveries.try_next() {
-        match delivery {
-            Delivery::Text(piece) => text.push_str(&piece.text),
-            Delivery::Embedding(numbers) => {
-                let before = embedding.replace(numbers.0);
-                assert_eq!(before, None, "a prompt is embedded once");
-            }
-            Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => {
-                panic!("nobody has sent {delivery:?}")
+// === impl Shown ===
+
+impl Shown {
+    /// Takes all that the client was sent.
+    fn read(deliveries: &mut Deliveries) -> Self {
+        let mut shown = Self::default();
+        while let Some(delivery) = deliveries.try_next() {
+            match delivery {
+                Delivery::Text(mut piece) => {
+                    shown.text.push_str(&piece.text);
+                    shown.logprobs.append(&mut piece.logprobs);
+                }
+                Delivery::Embedding(numbers) => {
+                    let before = shown.embedding.replace(numbers.0);
+                    assert_eq!(before, None, "a prompt is embedded once");
+                }
+                Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => {
+                    panic!("nobody has sent {delivery:?}")
+                }
             }
         }
+        shown
     }
-    (text, embedding)
 }

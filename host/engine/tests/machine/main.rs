@@ -8,17 +8,17 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use host::Host;
+use host::{Alone, Host};
 use pointsman_core::rows::{Change, SequenceState};
 use pointsman_core::{
-    Answer, Asked, Config, DeviceSpec, EvictHow, Eviction, ExecutorSpec, KvSpec, Micros, Policies,
-    Question, Reply, RequestId, RowKinds, Victim, fixture, rows,
+    Answer, Asked, Config, DeviceSpec, Effect, EvictHow, Eviction, ExecutorSpec, Input, KvSpec,
+    Micros, Policies, Question, Reply, RequestId, RowKinds, Victim, fixture, rows,
 };
+use pointsman_executor::job::Job;
 use pointsman_executor::test_util::random_job;
 
 use pointsman_engine::test_util::scripted::{Faults, SHAPE, ScriptedBackend, Shape, StepFault};
 use pointsman_engine::test_util::subjects::loop_model;
-use pointsman_engine::test_util::{demo_text, solo};
 
 const SLOTS: u32 = 4;
 /// A pool with room for two of the longest sequences.
@@ -106,8 +106,23 @@ fn two_engines(faults: &Faults) -> Host {
 /// Has any job arrive.
 fn arrive(host: &mut Host, rng: &mut Rng, output_tokens_max: u32) {
     let job = random_job(rng, 40, output_tokens_max);
-    let alone = solo(&mut ScriptedBackend::new(POOL), &demo_text(), &job);
+    arrive_with(host, job);
+}
+
+fn arrive_with(host: &mut Host, job: Job) {
+    let alone = Alone::new(&mut ScriptedBackend::new(POOL), &job);
     host.arrive(Arc::new(job), Arc::new(alone), |_| {});
+}
+
+/// Makes a turn in which the engines are told a step late what was decided: it is `on_the_way` meanwhile.
+fn late_turn(host: &mut Host, on_the_way: &mut Vec<Effect>) {
+    host.step();
+    for effect in on_the_way.drain(..) {
+        host.carry_out(effect);
+    }
+    host.now = host.now.after(TURN);
+    host.machine.handle(host.now, Input::TimePassed);
+    on_the_way.extend(host.round());
 }
 
 #[test]
@@ -123,6 +138,24 @@ fn a_pool_too_small_for_all_serves_all_in_turn() {
     let numbers = host.numbers;
     assert_eq!(numbers.outcomes["Finished"], 60, "{numbers:?}");
     assert!(numbers.preemptions > 10, "{numbers:?}");
+}
+
+#[test]
+fn no_sequence_waits_for_a_block_that_is_free_though_grants_come_a_step_late() {
+    let mut rng = Rng::with_seed(43);
+    let mut host = two_engines(&Faults::default());
+    let mut on_the_way = Vec::new();
+    for turn in 0..400 {
+        if turn < 60 {
+            // All that run or wait for a slot have room in the pools, with the whole of their answers.
+            arrive_with(&mut host, random_job(&mut rng, 8, 16));
+        }
+        late_turn(&mut host, &mut on_the_way);
+    }
+    host.check_empty();
+    let numbers = &host.numbers;
+    assert_eq!(numbers.outcomes["Finished"], 60, "{numbers:?}");
+    assert_eq!((numbers.preemptions, host.stats.sat_out.get()), (0, 0));
 }
 
 #[test]

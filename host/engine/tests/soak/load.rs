@@ -6,11 +6,10 @@ use fastrand::Rng;
 use pointsman_core::{BlockHash, PromptBlocks};
 use pointsman_engine::backend::{Backend, DeviceError};
 use pointsman_engine::test_util::stepped::Stepped;
-use pointsman_engine::test_util::{demo_text, solo};
 use pointsman_executor::job::Job;
-use pointsman_executor::test_util::{WholeAnswer, random_job};
+use pointsman_executor::test_util::random_job;
 
-use crate::host::LOST;
+use crate::host::{Alone, LOST};
 
 /// Token ids of prompts are below this.
 pub(crate) const VOCAB_SIZE: u32 = 96;
@@ -19,6 +18,8 @@ const BEGINNINGS: usize = 8;
 const BEGINNING_TOKENS: usize = 44;
 /// Orders for each model.
 const ORDERS: usize = 60;
+/// Each such order asks for the probabilities of its tokens, which tell more of its rows of logits than its text.
+const WITH_LOGPROBS: usize = 3;
 
 /// An order of a client, and its answer.
 #[derive(Clone)]
@@ -26,7 +27,7 @@ pub(crate) struct Order {
     /// The place of its model.
     pub(crate) model: usize,
     pub(crate) job: Arc<Job>,
-    pub(crate) alone: Arc<WholeAnswer>,
+    pub(crate) alone: Arc<Alone>,
 }
 
 /// Makes orders to models, whose answers come from a backend of each.
@@ -35,9 +36,10 @@ pub(crate) fn orders(rng: &mut Rng, alone: &mut [Box<dyn Backend>]) -> Vec<Order
     let beginnings: Vec<Vec<u32>> = (0..BEGINNINGS).map(|_| some(BEGINNING_TOKENS)).collect();
     let mut orders = Vec::new();
     for (model, backend) in alone.iter_mut().enumerate() {
-        for _ in 0..ORDERS {
-            let job = order(rng, &beginnings);
-            let alone = Arc::new(solo(&mut **backend, &demo_text(), &job));
+        for number in 0..ORDERS {
+            let mut job = order(rng, &beginnings);
+            job.logprobs = number.is_multiple_of(WITH_LOGPROBS).then_some(2);
+            let alone = Arc::new(Alone::new(&mut **backend, &job));
             orders.push(Order {
                 model,
                 job: Arc::new(job),

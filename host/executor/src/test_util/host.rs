@@ -7,12 +7,14 @@ mod arena;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use http::StatusCode;
 use pointsman_events::{Arrangement, BlockId, HostBlockId, Progress, RequestId, SequenceRef};
 
 use super::{EXECUTOR, ExecutorUnderTest, FIRST_LIFE, SLOTS, WholeAnswer, reference, start};
 use crate::contract::{Command, Event};
 use crate::delivery::{self, Closing, Deliveries, Delivery, StopReason};
 use crate::job::{Job, JobState};
+use crate::relay::{RelayFrame, RelayedResponse};
 use arena::{FreeHostBlocks, Swapped};
 
 /// A host with one executor. Its methods panic where the executor breaks the contract.
@@ -37,6 +39,8 @@ struct Record {
     swapped: Swapped,
     /// The client's end of the text; absent: the client has left.
     deliveries: Option<Deliveries>,
+    /// The response of a server elsewhere, until its last frame is read.
+    relayed: Option<RelayedResponse>,
     client: Client,
     _closing: Closing,
     shown: String,
@@ -94,6 +98,25 @@ impl Stay {
     fn blocks_for_next(&self, tokens_per_block: u32) -> usize {
         let tokens = self.prompt_tokens + self.generated;
         tokens.div_ceil(tokens_per_block) as usize
+    }
+}
+
+impl Record {
+    /// Reads the frames that have come of a relayed response.
+    fn read_relayed(&mut self) {
+        while let Some(response) = &mut self.relayed
+            && let Ok(frame) = response.frames.try_recv()
+        {
+            let bytes = match frame {
+                RelayFrame::More(bytes) => bytes,
+                RelayFrame::Last(bytes) => {
+                    self.relayed = None;
+                    bytes
+                }
+                RelayFrame::Broken(why) => panic!("a response broke off: {why}"),
+            };
+            self.shown.push_str(str::from_utf8(&bytes).unwrap());
+        }
     }
 }
 
@@ -182,6 +205,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             phase: Phase::Waiting(Box::new(sequence)),
             swapped: Swapped::default(),
             deliveries: Some(deliveries),
+            relayed: None,
             client: Client::Reads,
             _closing: closing,
             shown: String::new(),
@@ -316,7 +340,9 @@ impl<E: ExecutorUnderTest> TestHost<E> {
 
     /// Makes the client of `request` leave without a word to the executor.
     pub fn hang_up(&mut self, request: RequestId) {
-        self.requests.get_mut(&request).unwrap().deliveries = None;
+        let record = self.requests.get_mut(&request).unwrap();
+        record.deliveries = None;
+        record.relayed = None;
     }
 
     /// Makes the client of `request` read nothing before all is over.
@@ -342,8 +368,15 @@ impl<E: ExecutorUnderTest> TestHost<E> {
                 return false;
             };
             let room = stay.blocks.len() >= stay.blocks_for_next(self.executor.tokens_per_block());
-            !stay.started || stay.stop.is_some() || (room && self.budget > 0)
+            let goes_on = room && self.budget > 0 && !self.is_abandoned(request);
+            !stay.started || stay.stop.is_some() || goes_on
         })
+    }
+
+    /// True for a request at a server elsewhere whose client has left: the executor says nothing more of it before the
+    /// host does.
+    fn is_abandoned(&self, request: RequestId) -> bool {
+        self.executor.is_elsewhere() && self.requests[&request].deliveries.is_none()
     }
 
     /// Takes the executor's next events and checks them.
@@ -379,9 +412,10 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             }
             Event::Finished { sequence, stop } => {
                 let stay = self.end_stay(sequence);
+                let generated = stay.before + stay.generated;
                 self.arena.give_back(stay.host_blocks);
                 self.drop_swapped(sequence.request);
-                self.check_answer(sequence.request, stop);
+                self.check_answer(sequence.request, stop, generated);
                 self.set_phase(sequence.request, Phase::Finished(stop));
             }
             Event::Left {
@@ -391,8 +425,12 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             } => {
                 let stay = self.end_stay(sequence);
                 let record = &self.requests[&sequence.request];
-                let generated = (stay.before + stay.generated) as usize;
-                assert_eq!(state.generated(), &record.alone.ids[..generated]);
+                let kept = if self.executor.is_elsewhere() {
+                    0
+                } else {
+                    stay.before + stay.generated
+                };
+                assert_eq!(state.generated(), &record.alone.ids[..kept as usize]);
                 let stop = stay.stop.expect("nobody told it to leave");
                 self.settle_swapped(sequence.request, stay, swapped_tokens);
                 let phase = match stop {
@@ -404,10 +442,11 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             Event::Failed { sequence, why, .. } => panic!("{} failed: {why}", sequence.request),
             Event::Lost { why } => panic!("lost: {why}"),
             Event::PromptCounted(sequence, count) => {
-                panic!("no server elsewhere: {} {count:?}", sequence.request)
+                assert!(self.executor.is_elsewhere(), "no server: {count:?}");
+                assert_eq!(count.tokens, self.stay(sequence).prompt_tokens);
             }
-            Event::Answered(_, answer) => panic!("no server elsewhere: {answer:?}"),
-            Event::Changed(change) => panic!("no server elsewhere: {change:?}"),
+            Event::Answered(_, answer) => panic!("nobody traces it: {answer:?}"),
+            Event::Changed(change) => panic!("nothing changes: {change:?}"),
         }
     }
 
@@ -451,7 +490,9 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             tokens += made.prefilled.max(made.generated);
         }
         assert!(tokens > 0, "a step without progress");
-        assert!(tokens <= self.budget_bound, "{tokens} tokens in a step");
+        let is_free = self.executor.is_elsewhere();
+        let is_within = is_free || tokens <= self.budget_bound;
+        assert!(is_within, "{tokens} tokens in a step");
     }
 
     fn stay(&mut self, sequence: SequenceRef) -> &mut Stay {
@@ -474,6 +515,7 @@ impl<E: ExecutorUnderTest> TestHost<E> {
 
     /// Reads what the client of `request` has been sent.
     fn read(&mut self, request: RequestId) {
+        let is_elsewhere = self.executor.is_elsewhere();
         let record = self.requests.get_mut(&request).unwrap();
         let Some(deliveries) = &mut record.deliveries else {
             return;
@@ -488,11 +530,18 @@ impl<E: ExecutorUnderTest> TestHost<E> {
                     let before = record.embedding.replace(embedding.0);
                     assert_eq!(before, None, "{request} is embedded once");
                 }
+                Delivery::Relayed(response) if is_elsewhere => {
+                    assert_eq!(response.status, StatusCode::OK);
+                    // After an eviction the answer begins anew.
+                    record.shown.clear();
+                    record.relayed = Some(response);
+                }
                 Delivery::Placed(_) | Delivery::Relayed(_) | Delivery::End(_) => {
                     panic!("nobody has sent {delivery:?}")
                 }
             }
         }
+        record.read_relayed();
         assert!(
             record.alone.text.starts_with(&record.shown),
             "{:?} is not how {:?} begins",
@@ -501,19 +550,24 @@ impl<E: ExecutorUnderTest> TestHost<E> {
         );
     }
 
-    fn check_answer(&mut self, request: RequestId, stop: StopReason) {
+    fn check_answer(&mut self, request: RequestId, stop: StopReason, generated: u32) {
         self.read(request);
+        let is_elsewhere = self.executor.is_elsewhere();
         let record = &self.requests[&request];
         assert_eq!(stop, record.alone.stop);
+        assert_eq!(generated as usize, record.alone.ids.len());
         if record.deliveries.is_some() {
             assert_eq!(record.shown, record.alone.text);
-            assert_eq!(record.shown_tokens as usize, record.alone.ids.len());
+            assert!(record.relayed.is_none(), "{request} has no last frame");
+            if !is_elsewhere {
+                assert_eq!(record.shown_tokens as usize, record.alone.ids.len());
+            }
             assert_eq!(record.embedding, record.alone.embedding);
         }
     }
 
     /// Starts, grants and takes events until nothing is left to do; evicts the newest request where
-    /// all lack a block.
+    /// all lack a block, and cancels requests at a server elsewhere whose clients have left.
     pub fn run_out(&mut self) {
         loop {
             let requests = self.requests();
@@ -526,7 +580,11 @@ impl<E: ExecutorUnderTest> TestHost<E> {
             if self.owes_events() {
                 self.turn();
             } else if let Some(newest) = self.running().pop() {
-                self.evict(newest);
+                if self.is_abandoned(newest) {
+                    self.cancel(newest);
+                } else {
+                    self.evict(newest);
+                }
             } else {
                 break;
             }

@@ -45,7 +45,14 @@ pub trait ExecutorUnderTest {
     /// at once.
     fn is_stepped(&self) -> bool;
 
-    /// Tokens in a KV block.
+    /// Returns true if the executor is a server elsewhere: its KV, its steps and their order are its own, the
+    /// response goes through as it comes, and whoever comes back is answered anew. The [`TestHost`] reads what is
+    /// relayed, and cases about blocks, budgets, orders and embeddings leave such an executor out.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+
+    /// Tokens in a KV block; of a server elsewhere: enough for any sequence.
     fn tokens_per_block(&self) -> u32;
 
     /// Blocks of the executor's device; they must hold 192 tokens or more.
@@ -61,7 +68,8 @@ pub trait ExecutorUnderTest {
         None
     }
 
-    /// Returns the answer to `job`, computed apart from the executor.
+    /// Returns the answer to `job`, computed apart from the executor; of a server elsewhere: an id for each token, which
+    /// nobody compares, and the whole body of its response as text.
     fn alone(&self, job: &Job) -> WholeAnswer;
 
     /// Prompts whose greedy answers end by the model's end of sequence within 60 tokens.
