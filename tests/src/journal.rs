@@ -393,20 +393,20 @@ fn turn_of(
 
 /// Waits until the disk has caught up: a simulated run is faster than a real one.
 fn wait_for_disk(monitor: &JournalMonitor) -> Duration {
-    let time = clock();
-    let began = time();
-    while monitor.queued() > 0 && time() - began < PATIENCE {
-        thread::yield_now();
-    }
-    time() - began
+    wait_while(|| monitor.queued() > 0)
 }
 
 /// Waits until the instances that other threads make or tell are there: a simulated back-off is
 /// shorter than that takes.
 fn wait_for_instances(host: &PolicyHost) -> Duration {
+    wait_while(|| host.runners().any(|(_, runner)| runner.is_underway()))
+}
+
+/// Waits while `is_so`, for [`PATIENCE`] at most, and returns the time that this took.
+fn wait_while(is_so: impl Fn() -> bool) -> Duration {
     let time = clock();
     let began = time();
-    while host.runners().any(|(_, runner)| runner.is_underway()) && time() - began < PATIENCE {
+    while is_so() && time() - began < PATIENCE {
         thread::yield_now();
     }
     time() - began

@@ -39,7 +39,7 @@ struct JournalEntries {
 }
 
 pub(crate) async fn show(call: Call<'_>) -> Result<Json<JournalReport>, ApiError> {
-    let stats = call.app.watched.metrics.journal_stats().ok_or_else(|| {
+    let stats = call.app.metrics.journal_stats().ok_or_else(|| {
         let why = "no journal is written; `[journal]` `folder` says where one would be";
         ApiError::Absent(why.to_owned())
     })?;

@@ -202,8 +202,8 @@ impl ReconcilerHandle {
         self.report.wait_for(|report| report.begun).await.is_ok()
     }
 
-    /// Ends the reconciler after the work in progress, and waits for that. Not to be called on a
-    /// thread of a runtime.
+    /// Ends the reconciler after the work in progress, but for compilations, which end at once, and
+    /// waits for that. Not to be called on a thread of a runtime.
     ///
     /// # Errors
     /// If the reconciler has panicked.

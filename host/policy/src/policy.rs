@@ -16,7 +16,7 @@ use pointsman_core::{Bounds, Config, FaultKind, Feed, Hook, Micros, Needs, RowKi
 use serde_json::{Map, Value};
 
 use crate::description::{self, DescriptionError};
-use crate::runner::{Rows, Runner, is_due, observe_metered};
+use crate::runner::{Rows, Runner, observe_metered};
 
 #[cfg(test)]
 mod tests;
@@ -227,7 +227,7 @@ impl fmt::Debug for PolicySource {
     }
 }
 
-/// An instance that has not been told anything.
+/// A new instance, and the result of offering it a state.
 pub(crate) struct Fresh {
     pub(crate) instance: Box<dyn Instance>,
     pub(crate) restored: Restored,
@@ -317,9 +317,6 @@ impl Briefing {
         limits: &Limits,
         is_wanted: impl Fn() -> bool,
     ) -> Result<u64, Fault> {
-        if !is_due(self.extent, &self.changes) {
-            return Ok(0);
-        }
         let when = (self.at, self.extent);
         observe_metered(instance, limits, when, &self.changes, is_wanted)
     }

@@ -15,7 +15,7 @@ use pointsman_component::{Candidate, Fault, Instance, PolicyDescription};
 use pointsman_core::rows::{Cached, Change, Extent, Request};
 use pointsman_core::{Hook, Moment, Question, RowKind, routing};
 
-use crate::policy::PolicySource;
+use crate::policy::{Briefing, PolicySource};
 use crate::runner::observe_all;
 
 /// A policy as it was at one moment, with all that it would know then.
@@ -28,7 +28,7 @@ pub struct Rehearsal {
     pub(crate) explains: bool,
     pub(crate) state: Option<Vec<u8>>,
     pub(crate) at: Moment,
-    pub(crate) told: (Extent, Vec<Change>),
+    pub(crate) told: Briefing,
 }
 
 /// A reason why there is no explanation.
@@ -104,9 +104,8 @@ impl Rehearsal {
     /// A fresh instance with the policy's last state, which has been told everything.
     fn copy(&self) -> Result<Box<dyn Instance>, Fault> {
         let mut copy = self.source.warm(self.state.as_deref())?.instance;
-        let (extent, changes) = &self.told;
-        let when = (self.at.now, *extent);
-        observe_all(copy.as_mut(), self.source.limits(), when, changes)?;
+        self.told
+            .tell(copy.as_mut(), self.source.limits(), || true)?;
         Ok(copy)
     }
 }

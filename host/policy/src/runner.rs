@@ -483,7 +483,7 @@ impl Runner {
         let Life::Up(instance) = &mut self.life else {
             return Ok(0);
         };
-        if !is_due(extent, changes) {
+        if changes.is_empty() && extent == Extent::SinceLast {
             return Ok(0);
         }
         self.counters.observes += 1;
@@ -528,11 +528,6 @@ impl fmt::Debug for Runner {
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
-}
-
-/// True if there is something to tell.
-pub(crate) fn is_due(extent: Extent, changes: &[Change]) -> bool {
-    extent == Extent::Everything || !changes.is_empty()
 }
 
 /// Tells an instance `changes`, in as many calls as its limits demand, `extent` with the first.

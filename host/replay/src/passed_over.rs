@@ -51,7 +51,8 @@ impl PassedOver {
 
     /// Returns whether an entry that is heard next is the header of another run than the one that is
     /// being read.
-    pub(crate) fn begins_run(&self, next: &Located) -> bool {
+    #[must_use]
+    pub fn begins_run(&self, next: &Located) -> bool {
         matches!(&next.entry, Entry::Header(header) if Some(header.started_unix_ms) != self.started)
     }
 

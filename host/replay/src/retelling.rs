@@ -2,6 +2,10 @@
 //!
 //! A machine is given the recorded inputs and the recorded answers. No policy is asked, so no component
 //! is needed, and nothing but the questions is compared.
+//!
+//! # Invariants
+//! 1. A machine goes on with the entries of its own run alone
+//!    (`a_run_is_told_from_its_own_keyframe_on`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -78,6 +82,7 @@ impl Retelling {
     /// # Errors
     /// If the machine does not go as the journal says.
     pub fn take(&mut self, located: Located, rounds: &mut dyn Rounds) -> Result<(), ReplayError> {
+        let begins_run = self.passed_over.begins_run(&located);
         if self.passed_over.hear(&located) {
             self.decide((&located.file, located.offset), End::CutOff, rounds)?;
             self.interrupted();
@@ -116,6 +121,7 @@ impl Retelling {
         };
         self.decide((&file, offset), end, rounds)?;
         match entry {
+            Entry::Header(_) if begins_run => self.interrupted(),
             Entry::Keyframe(keyframe) => self.keyframe((&file, offset), *keyframe),
             Entry::Gap(_) => self.interrupted(),
             Entry::Bound(bound) => self.meet(bound.roster),
@@ -263,5 +269,70 @@ impl Policies for Recorded {
         same.map_or(requests.len(), |decision| {
             decision.requests.len().clamp(1, requests.len().max(1))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_core::Config;
+    use pointsman_journal::{Blob, Header};
+
+    use super::*;
+
+    /// The number of rounds in which a machine decided.
+    #[derive(Debug, Default)]
+    struct RoundCount(u64);
+
+    impl Rounds for RoundCount {
+        fn before(&mut self, _: Micros, _: &Machine, _: &Roster) {}
+
+        fn after(&mut self, _: &Machine, _: &[Stamped]) {
+            self.0 += 1;
+        }
+    }
+
+    fn header(started_unix_ms: u64) -> Entry<'static> {
+        Entry::Header(Header {
+            pointsman: env!("CARGO_PKG_VERSION").to_owned(),
+            wasmtime: String::new(),
+            started_unix_ms,
+            file: 0,
+        })
+    }
+
+    /// The number of rounds that are retold of one after a keyframe of run 1 and a header of `run`.
+    fn retold(run: u64) -> u64 {
+        let machine = Machine::new(Config::default()).unwrap();
+        let (now, round) = (Micros(1), machine.round());
+        let keyframe = Keyframe {
+            now,
+            round,
+            machine: Blob::of(&machine).unwrap(),
+            roster: Roster::default(),
+        };
+        let entries = [
+            header(1),
+            Entry::Keyframe(Box::new(keyframe)),
+            header(run),
+            Entry::Round { now, round },
+        ];
+        let (mut retelling, mut rounds) = (Retelling::new(), RoundCount::default());
+        for entry in entries {
+            let file = Path::new("journal.pmj").into();
+            let located = Located {
+                file,
+                offset: 0,
+                entry,
+            };
+            retelling.take(located, &mut rounds).unwrap();
+        }
+        retelling.finish(&mut rounds).unwrap();
+        rounds.0
+    }
+
+    #[test]
+    fn a_run_is_told_from_its_own_keyframe_on() {
+        assert_eq!(retold(1), 1, "another file of the run");
+        assert_eq!(retold(2), 0, "another run");
     }
 }

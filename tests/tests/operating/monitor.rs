@@ -196,6 +196,14 @@ fn check_settings(dom: &str, policy: &Value) -> Result<()> {
     Ok(())
 }
 
+/// The name of the policy that has `hook`, as the page shows it.
+fn holder(dom: &str, hook: &str) -> Result<String> {
+    let (_, from) = dom
+        .split_once(&format!("data-hook=\"{hook}\""))
+        .context("no hook")?;
+    text(from, "<strong")
+}
+
 /// Checks that the page shows the policies, and who decides.
 fn check_policies(dom: &str, data: &Value) -> Result<()> {
     for policy in data["policies"]["policies"]
@@ -212,12 +220,9 @@ fn check_policies(dom: &str, data: &Value) -> Result<()> {
         ensure!(cell(dom, &row, "answers")? == answers, "{row}: {answers}");
         check_settings(dom, policy)?;
     }
-    for (hook, holder) in data["policies"]["hooks"].as_object().context("no hooks")? {
-        let (_, from) = dom
-            .split_once(&format!("data-hook=\"{hook}\""))
-            .context("no hook")?;
-        let holder = holder["policy"].as_str().context("nobody holds it")?;
-        ensure!(text(from, "<strong")? == holder, "{hook}");
+    for (hook, held) in data["policies"]["hooks"].as_object().context("no hooks")? {
+        let name = held["policy"].as_str().context("nobody holds it")?;
+        ensure!(holder(dom, hook)? == name, "{hook}");
     }
     Ok(())
 }
@@ -436,9 +441,7 @@ async fn a_server_that_is_restarted_after_an_eject_is_shown_as_it_is() -> Result
     let serving = ejectable().await?;
     let dom = ejecting_beside(RESTART, &serving, ("root", "yes")).await?;
     serving.report_until(|report| !mine_routes(report)).await?;
-    let hook = dom.split_once("data-hook=\"routing\"");
-    let (_, hook) = hook.context("no hook")?;
-    ensure!(text(hook, "<strong")? == "anew", "{dom}");
+    ensure!(holder(&dom, "routing")? == "anew", "{dom}");
     serving.server.stop().await?;
     Ok(())
 }

@@ -245,6 +245,8 @@ impl Member {
     ) -> Result<(), Fault> {
         if self.runner.down_until().is_some() {
             self.runner.forget_told();
+            // The next instance may have been told elsewhere what came before.
+            self.runner.remake();
             return Ok(());
         }
         if let Err(fault) = self.runner.catch_up(rows, now) {

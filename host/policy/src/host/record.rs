@@ -7,7 +7,7 @@
 //!    offered, even if the same question ended its life
 //!    (`who_takes_over_from_one_that_fails_its_probation_is_told_to_have_begun_anew`).
 //! 3. Everything that an instance is told elsewhere is reported with the question whose rows it is
-//!    (`the_next_in_line_answers_until_a_fresh_instance_has_been_told_everything`).
+//!    (`a_question_whose_rows_are_told_elsewhere_says_so`).
 //!
 //! # Not here
 //! The choice of what is recorded (`host/replay`).

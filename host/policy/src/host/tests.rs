@@ -182,11 +182,7 @@ fn a_long_list_comes_in_several_calls_the_first_of_which_starts_anew() {
         observe_rows: 2,
         ..Limits::default()
     };
-    let number = host
-        .add(start(policy.source_with(limits)).unwrap())
-        .unwrap();
-    host.bind(Micros(0), number, HookSet::from_iter([Hook::Priority]))
-        .unwrap();
+    bind_with(&mut host, &policy, limits);
     policy.calls();
     order_from(
         &mut host,

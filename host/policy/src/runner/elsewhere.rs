@@ -7,6 +7,7 @@ use pointsman_core::{Feed, Micros, Moment, Needs};
 use super::life::{Life, Restarts};
 use super::snapshots::Snapshots;
 use super::{InstanceCounters, Output, Rows, Runner};
+use crate::policy::Briefing;
 use crate::rehearsal::Rehearsal;
 
 impl Runner {
@@ -47,10 +48,7 @@ impl Runner {
 
     /// The policy as it is, with all rows, for throw-away copies to be asked. `policy` is its number.
     pub(crate) fn rehearse(&self, policy: u32, rows: &dyn Rows, at: Moment) -> Rehearsal {
-        let mut changes = Vec::new();
-        let kinds = self.description.needs.all();
-        let mut feed = Feed::new(Needs::every(kinds));
-        let extent = rows.changes(&mut feed, kinds, &mut changes);
+        let needs = Needs::every(self.description.needs.all());
         Rehearsal {
             policy,
             name: self.name().to_owned(),
@@ -59,7 +57,7 @@ impl Runner {
             explains: self.explains,
             state: self.snapshots.last.clone(),
             at,
-            told: (extent, changes),
+            told: Briefing::of_rows(rows, at.now, needs),
         }
     }
 }

@@ -315,7 +315,7 @@ impl Runner {
 
     /// Begins anew to make the next instance, where there is none: what it was offered or told is not
     /// what it has to know now.
-    pub(super) fn remake(&mut self) {
+    pub(crate) fn remake(&mut self) {
         if let Some(until) = self.down_until() {
             self.drop_instance(until);
         }

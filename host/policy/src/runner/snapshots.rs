@@ -95,10 +95,8 @@ impl Runner {
         told.map(drop).map_err(|fault| self.source.blamed(fault))
     }
 
-    /// Forgets what the policy has been told: its next question tells it everything. A fresh instance
-    /// that is on its way, and may have been told elsewhere, is made anew.
+    /// Forgets what the policy has been told: its next question tells it everything.
     pub(crate) fn forget_told(&mut self) {
         self.feed.reset();
-        self.remake();
     }
 }

@@ -37,9 +37,9 @@ pub struct ShadowReport {
     pub by_reason: BTreeMap<(Hook, String), Agreement>,
     /// The newest decisions that differ, oldest first.
     pub examples: VecDeque<Disagreement>,
-    /// Fuel of the questions, by hook.
+    /// Fuel of the questions and of the changes told before each, by hook.
     pub fuel: HookMap<Spread>,
-    /// Time of the questions in nanoseconds, by hook.
+    /// Time of the questions and of what was told before each, in nanoseconds, by hook.
     pub latency: HookMap<Spread>,
     /// Faults by kind.
     pub faults: BTreeMap<FaultKind, u64>,

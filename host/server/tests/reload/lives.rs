@@ -319,6 +319,9 @@ fn who_decides_is_the_same_after_a_restart_though_its_file_takes_long() {
         });
         stage.look_until(|stage| stage.policy("another").is_some());
         assert_eq!(stage.holders(), SMALL);
+        let why = "is kept for the file that held it last, which is still being made ready";
+        let denied = stage.policy("another").unwrap().denied;
+        assert_eq!(denied, [(Hook::Priority, why.to_owned())]);
         held.let_go();
         stage.look();
         assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("slow"));

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use pointsman_component::PolicyEngine;
 use pointsman_core::{Machine, Micros, Round, Stamped};
-use pointsman_journal::{Entry, JournalReader, PolicyRecord, Roster};
+use pointsman_journal::{JournalReader, PolicyRecord, Roster};
 use pointsman_replay::{Retelling, Rounds, recorded_source};
 use pointsman_testkit::{Flavour, Kit, Registry, RunError, Scenario};
 
@@ -99,23 +99,16 @@ fn find(journal: &Path, wanted: Round) -> Result<Found> {
         last: None,
         is_cut_off: false,
     };
-    let mut run = None;
     let mut retelling = Retelling::new();
     let mut reader = JournalReader::open(journal)?;
     let mut damage = Vec::new();
     for located in reader.by_ref() {
         match located {
             Ok(located) => {
-                if let Entry::Header(header) = &located.entry {
-                    let is_next =
-                        run.replace(header.started_unix_ms) != Some(header.started_unix_ms);
-                    retelling.take(located, &mut search)?;
-                    if is_next {
-                        retelling.interrupted();
-                        search.next_run();
-                    }
-                } else {
-                    retelling.take(located, &mut search)?;
+                let begins_run = retelling.passed_over().begins_run(&located);
+                retelling.take(located, &mut search)?;
+                if begins_run {
+                    search.next_run();
                 }
             }
             Err(error) => {

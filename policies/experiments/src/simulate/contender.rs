@@ -206,8 +206,7 @@ fn beside(path: &Path) -> Result<(Map<String, Value>, Limits)> {
     }
     let bytes = std::fs::read(&path)?;
     // A server whose own limits were raised takes higher ones than the defaults.
-    let (rest, ceiling) = (Limits::default(), Limits::CEILING);
-    let sidecar = pointsman_sidecar::parse(&path, bytes, &rest, &ceiling)?;
+    let sidecar = pointsman_sidecar::parse_for_any_server(&path, bytes)?;
     Ok((sidecar.settings.unwrap_or_default(), sidecar.limits))
 }
 

@@ -76,11 +76,7 @@ fn an_answer_costs_the_fuel_of_all_that_was_told_before_it_but_of_everything() {
         ..Limits::default()
     };
     let mut host = PolicyHost::new(PATIENCE);
-    let number = host
-        .add(start(policy.source_with(limits)).unwrap())
-        .unwrap();
-    host.bind(Micros(0), number, HookSet::from_iter([Hook::Priority]))
-        .unwrap();
+    let number = bind_with(&mut host, &policy, limits);
     let rows = Feeding(RefCell::new(vec![
         (Extent::Everything, 5),
         (Extent::SinceLast, 5),

@@ -283,6 +283,17 @@ fn what_was_told_elsewhere_before_a_keyframe_is_told_anew() {
 }
 
 #[test]
+fn a_policy_that_faults_on_its_snapshot_at_a_keyframe_has_one_instance_made() {
+    let policy = scripted("a");
+    let mut host = busy_host(&[&policy]);
+    policy.fail(&[Failing::Snapshot]);
+    host.renew_from(Micros(1), &quiet());
+    asked(&mut host, 0, 1000);
+    let calls = policy.calls();
+    assert_eq!(calls, ["snapshot", "configure {}", "order"]);
+}
+
+#[test]
 fn an_instance_that_comes_during_its_back_off_is_asked_afterwards() {
     let (behind, policy) = (scripted("behind"), scripted("in-force"));
     let mut host = busy_host(&[&behind, &policy]);

@@ -44,8 +44,6 @@ pub(super) struct ReadJournal {
 #[derive(Debug, Default)]
 struct Reading {
     runs: Vec<RecordedRun>,
-    /// Start of the last of them, which names it.
-    started: Option<u64>,
     passed_over: PassedOver,
     /// The fault of each file of another format.
     foreign: Vec<ReadError>,
@@ -99,21 +97,18 @@ impl ReadJournal {
 
 impl Reading {
     fn take(&mut self, located: Located) {
+        let begins_run = self.passed_over.begins_run(&located);
         if self.passed_over.hear(&located) {
             return;
+        }
+        if begins_run {
+            self.runs.push(RecordedRun::default());
         }
         let Located {
             file,
             offset,
             entry,
         } = located;
-        if let Entry::Header(header) = &entry {
-            let started = Some(header.started_unix_ms);
-            if std::mem::replace(&mut self.started, started) != started {
-                self.runs.push(RecordedRun::default());
-            }
-            return;
-        }
         let Some(run) = self.runs.last_mut() else {
             return;
         };
