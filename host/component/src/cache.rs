@@ -169,8 +169,8 @@ impl CompileCache {
     }
 
     /// Does `compile` with the bytes that have `digest`, and takes note of it, so that a file for
-    /// which the compiler had to be stopped, or with which this process ended again and again, is
-    /// not compiled once more at the next start.
+    /// which the compiler had to be stopped, or with which this process or the compiler was ended
+    /// again and again, is not compiled once more at the next start.
     pub(crate) fn trying<R>(
         &self,
         engine: &PolicyEngine,

@@ -105,6 +105,8 @@ pub(crate) struct Bindings {
     pub(crate) ejected: HookSet,
     /// Hooks that stay closed.
     pub(crate) closed: HookSet,
+    /// Hooks that are kept for the file that held them last, which is late.
+    late: HookSet,
     /// Shadows and canaries, by name.
     pub(crate) trials: BTreeMap<String, Assignment>,
     pub(crate) conflicts: Vec<Conflict>,
@@ -262,6 +264,10 @@ impl Bindings {
             return "stays closed: its policy faulted too often, and nobody may answer instead"
                 .to_owned();
         }
+        if self.late.contains(hook) {
+            return "is kept for the file that held it last, which is still being made ready"
+                .to_owned();
+        }
         let Some((holder, by)) = self.holders.get(&hook).zip(self.by.get(&hook)) else {
             return "is contested: other files claim it too".to_owned();
         };
@@ -342,6 +348,7 @@ impl<'a> Circumstances<'a> {
         let named = match configured {
             Some(name) => Some((name, BoundBy::Configuration)),
             None if self.is_late(self.holders.get(&hook)) => {
+                bindings.late.insert(hook);
                 let holder = self.by_embedded(hook)?;
                 return Some((holder, BoundBy::Default));
             }

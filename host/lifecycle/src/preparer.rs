@@ -269,7 +269,7 @@ impl Preparer {
         let file = format!("{name}.toml");
         let limits = self.limits;
         let step = ReloadStep::Validate;
-        match catch_unwind(|| pointsman_sidecar::parse(file.as_ref(), bytes, &limits, &limits)) {
+        match catch_unwind(|| pointsman_sidecar::parse(file.as_ref(), bytes, &limits)) {
             Ok(parsed) => parsed.map_err(|error| Failure::new(step, &error)),
             Err(_panic) => {
                 let why = format!("{file}: the parser of sidecars gave up");

@@ -30,8 +30,7 @@ pub fn config(bytes: &[u8]) -> Result<(), String> {
 /// What is wrong with it, and where.
 pub fn sidecar(bytes: &[u8]) -> Result<(), String> {
     let file = Path::new("policy.toml");
-    let limits = Limits::default();
-    let read = pointsman_sidecar::parse(file, bytes.to_vec(), &limits, &limits);
+    let read = pointsman_sidecar::parse(file, bytes.to_vec(), &Limits::default());
     read.map(drop).map_err(|error| error.to_string())
 }
 

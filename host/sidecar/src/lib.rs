@@ -32,7 +32,7 @@ use std::string::FromUtf8Error;
 
 use pointsman_component::{Digest, Limits, PolicyComponent};
 use pointsman_interface::Bounds;
-use pointsman_notation::{TomlError, TomlProblem, TomlText};
+use pointsman_notation::{NamedLimits as _, TomlError, TomlProblem, TomlText};
 use pointsman_policy::{Mode, OnFailure, PolicySource};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -115,13 +115,27 @@ struct Failing {
     admission: OnFailure,
 }
 
-/// Reads a sidecar. Errors call it `file`. Limits that it does not name are those of `rest`, and none may be
-/// above `ceiling`: to a server both are its own.
+/// Reads a sidecar for a server with these `limits`: the policy has those that the sidecar does not name, and none
+/// above them. Errors call it `file`.
 ///
 /// # Errors
 /// If the bytes are no text or no TOML, or have a value that no policy can be given; the error has
 /// the place.
-pub fn parse(
+pub fn parse(file: &Path, bytes: Vec<u8>, limits: &Limits) -> Result<Sidecar, SidecarError> {
+    parse_within(file, bytes, limits, limits)
+}
+
+/// Reads a sidecar that some server takes: limits that it does not name are the defaults, and the others at most
+/// what those of a server can be raised to. Errors call it `file`.
+///
+/// # Errors
+/// As those of [`parse`].
+pub fn parse_for_any_server(file: &Path, bytes: Vec<u8>) -> Result<Sidecar, SidecarError> {
+    parse_within(file, bytes, &Limits::default(), &Limits::CEILING)
+}
+
+/// Reads a sidecar. Limits that it does not name are those of `rest`, and none may be above `ceiling`.
+fn parse_within(
     file: &Path,
     bytes: Vec<u8>,
     rest: &Limits,
@@ -173,7 +187,7 @@ mod tests {
             call_fuel: 1000,
             ..Limits::default()
         };
-        let read = parse(Path::new("x.toml"), text.into(), &rest, &ceiling);
+        let read = parse_within(Path::new("x.toml"), text.into(), &rest, &ceiling);
         read.map_err(|error| error.to_string())
     }
 
@@ -282,7 +296,7 @@ mod tests {
         let error = parsed("[settings]\nx = \n").unwrap_err();
         assert!(error.starts_with("x.toml:2:5: "), "{error}");
         let limits = Limits::default();
-        let error = parse(Path::new("x.toml"), vec![0xff, 0xfe], &limits, &limits).unwrap_err();
+        let error = parse(Path::new("x.toml"), vec![0xff, 0xfe], &limits).unwrap_err();
         let said = "x.toml: invalid utf-8 sequence of 1 bytes from index 0";
         assert_eq!(error.to_string(), said);
     }

@@ -23,8 +23,7 @@ impl Given {
             return Ok(Self::default());
         };
         let bytes = fs::read(path).with_context(|| format!("settings {}", path.display()))?;
-        let (rest, ceiling) = (Limits::default(), Limits::CEILING);
-        let sidecar = pointsman_sidecar::parse(path, bytes, &rest, &ceiling)?;
+        let sidecar = pointsman_sidecar::parse_for_any_server(path, bytes)?;
         Ok(Self {
             settings: sidecar.settings.unwrap_or_default(),
             limits: sidecar.limits,

@@ -263,8 +263,12 @@ fn of_two_files_the_one_that_holds_the_hook_stays() {
 fn while_the_last_holder_is_late_no_other_file_has_its_hook() {
     let hook = Hook::Priority;
     let hooks: &[Hook] = &[hook];
+    let kept = "is kept for the file that held it last, which is still being made ready";
     for file in ["/two", "/aging"] {
-        for (is_late, place) in [(true, Place::Embedded), (false, Place::Folder)] {
+        for (is_late, place, reasons) in [
+            (true, Place::Embedded, vec![kept]),
+            (false, Place::Folder, vec![]),
+        ] {
             let mut claimants = claimants(&[AGING, (file, hooks)]);
             claimants.entry("one").or_default().is_late = is_late;
             let bindings = bind(Circumstances {
@@ -276,6 +280,9 @@ fn while_the_last_holder_is_late_no_other_file_has_its_hook() {
                 canaries: &BTreeMap::new(),
             });
             assert_eq!(bindings.holders[&hook].place, place, "{file}");
+            let denied = bindings.denied(file.trim_start_matches('/'));
+            let denied: Vec<&str> = denied.iter().map(|(_, why)| why.as_str()).collect();
+            assert_eq!(denied, reasons, "{file}");
         }
     }
 }

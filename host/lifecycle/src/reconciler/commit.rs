@@ -23,20 +23,20 @@ struct Unfit {
 }
 
 impl<P: PolicyPort> Reconciler<P> {
-    /// Puts the answer of the binding rule in force, and does without the versions that cannot be.
+    /// Judges the changes that are ready, puts the answer of the binding rule in force, and does without the
+    /// versions that cannot be.
     pub(super) fn reconcile(&mut self) -> Result<(), HostEnded> {
+        self.take_changes();
         self.reconcile_for(None).map(drop)
     }
 
     /// Puts the answer of the binding rule in force, as an order about the policy `ordered` makes it.
     /// Where that policy's version cannot be put there, the order is at fault, and not the version:
-    /// returns the reason then, and leaves everything to the caller. Changes that are ready are judged
-    /// with it.
+    /// returns the reason then, and leaves everything to the caller.
     pub(super) fn reconcile_for(
         &mut self,
         ordered: Option<&str>,
     ) -> Result<Option<Failure>, HostEnded> {
-        self.take_changes();
         // Each round that fails does without one more version, and a policy has a few at most.
         for _ in 0..=4 * self.registry.len() {
             let bindings = self.registry.bindings(self.state.remembered());

@@ -122,13 +122,10 @@ impl<P: PolicyPort> Reconciler<P> {
         let entry = self.registry.entry(name);
         let on_disk = entry.on_disk.get_or_insert_default();
         let found = (self.preparer).inspect((name, path), &pair, on_disk, &mut attempt);
+        let source = Source::Files { pair, settled_at };
         match found {
-            Ok(Inspection::Changed(job)) => {
-                let source = Source::Files { pair, settled_at };
-                self.make((name, source), *job, attempt);
-            }
+            Ok(Inspection::Changed(job)) => self.make((name, source), *job, attempt),
             Ok(Inspection::Unchanged(version)) => {
-                let source = Source::Files { pair, settled_at };
                 let started = None;
                 entry.note_ready(&source, Change::Version { version, started });
             }
@@ -211,7 +208,7 @@ impl<P: PolicyPort> Reconciler<P> {
         }
     }
 
-    /// Makes `version` the newest of `name`, unless it is in quarantine.
+    /// Makes `version` the newest of `name` that is of use, unless it is in quarantine.
     fn take_version(&mut self, name: &str, version: Arc<Version>, started: Option<Started>) {
         let entry = self.registry.entry(name);
         let newest = entry.version(Place::Folder);
@@ -226,16 +223,32 @@ impl<P: PolicyPort> Reconciler<P> {
             self.transactions.attempt(name).digest = Some(version.source.digest());
             return self.refuse_version(name, &version, failure);
         }
+        let is_of_files = matches!(version.origin, Origin::File(_));
         let entry = self.registry.entry(name);
         if started.is_some() {
             entry.closed = HookSet::EMPTY;
             entry.started = started;
         }
-        match version.origin {
-            Origin::File(_) => entry.accept(),
-            Origin::Embedded | Origin::LastGood(_) => {}
+        if is_of_files {
+            entry.accept();
         }
-        self.adopt(name, version);
+        entry.on_disk.get_or_insert_default().version = Some(Arc::clone(&version));
+        self.state.change(|state| {
+            // The mode was ordered in the place of one that the file does not say any more. A last good
+            // version says what another file said.
+            if is_of_files
+                && let Some(order) = state.modes.get(name)
+                && order.instead_of != version.mode
+            {
+                state.modes.remove(name);
+            }
+            if is_newest
+                && let Some(good) = state.last_good.get_mut(name)
+                && good.digest == version.source.digest()
+            {
+                good.sidecar.clone_from(&version.sidecar);
+            }
+        });
     }
 
     /// The reason to refuse `version`, if it is in quarantine: then it claims nothing.
@@ -249,33 +262,6 @@ impl<P: PolicyPort> Reconciler<P> {
         );
         let step = ReloadStep::Bind;
         Some(Failure { step, why })
-    }
-
-    /// Makes `version` the newest of `name` that is of use.
-    fn adopt(&mut self, name: &str, version: Arc<Version>) {
-        let digest = version.source.digest();
-        let (mode, sidecar) = (version.mode, version.sidecar.clone());
-        let is_of_files = matches!(version.origin, Origin::File(_));
-        let on_disk = self.registry.entry(name).on_disk.get_or_insert_default();
-        let before = on_disk.version.as_ref();
-        let is_same = before.is_some_and(|before| before.is_same(&version));
-        on_disk.version = Some(version);
-        self.state.change(|state| {
-            // The mode was ordered in the place of one that the file does not say any more. A last good
-            // version says what another file said.
-            if is_of_files
-                && let Some(order) = state.modes.get(name)
-                && order.instead_of != mode
-            {
-                state.modes.remove(name);
-            }
-            if let Some(good) = state.last_good.get_mut(name)
-                && is_same
-                && good.digest == digest
-            {
-                good.sidecar = sidecar;
-            }
-        });
     }
 
     /// Drops the instances that were judged and not put in force: they hold no hook.

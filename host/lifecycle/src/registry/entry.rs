@@ -159,14 +159,6 @@ impl Source {
             Source::LastGood => None,
         }
     }
-
-    /// The time at which the files settled, which can be taken away; absent: it was, or they are none.
-    fn settled_at_mut(&mut self) -> Option<&mut Option<Micros>> {
-        match self {
-            Source::Files { settled_at, .. } => Some(settled_at),
-            Source::LastGood => None,
-        }
-    }
 }
 
 // === impl Version ===
@@ -218,15 +210,6 @@ impl Version {
 impl Preparation {
     /// The source that is made ready or waits for that; absent: none.
     fn source(&self) -> Option<&Source> {
-        match self {
-            Preparation::Waiting(source) | Preparation::Making(Making { source, .. }) => {
-                Some(source)
-            }
-            Preparation::Idle | Preparation::Ready { .. } => None,
-        }
-    }
-
-    fn source_mut(&mut self) -> Option<&mut Source> {
         match self {
             Preparation::Waiting(source) | Preparation::Making(Making { source, .. }) => {
                 Some(source)
@@ -326,9 +309,15 @@ impl Entry {
     /// Makes the files late that are being prepared, if `is_late` says so of the time at which they
     /// settled. Returns true if they are.
     pub(super) fn leave_behind(&mut self, is_late: impl Fn(Micros) -> bool) -> bool {
-        let source = self.preparation.source_mut();
-        let settled_at = source.and_then(Source::settled_at_mut);
-        settled_at.is_some_and(|it| it.take_if(|at| is_late(*at)).is_some())
+        let (Preparation::Waiting(source) | Preparation::Making(Making { source, .. })) =
+            &mut self.preparation
+        else {
+            return false;
+        };
+        match source {
+            Source::Files { settled_at, .. } => settled_at.take_if(|at| is_late(*at)).is_some(),
+            Source::LastGood => false,
+        }
     }
 
     /// True while a job makes a version ready, unless it is late.

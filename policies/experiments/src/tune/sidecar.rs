@@ -5,9 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use pointsman_component::Limits;
-use pointsman_notation::NamedLimits as _;
-use pointsman_sidecar::{SIDECAR_BYTES_MAX, parse};
+use pointsman_sidecar::{SIDECAR_BYTES_MAX, parse_for_any_server};
 use serde_json::{Map, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -54,8 +52,7 @@ fn made(path: &Path, evidence: &str, tuned: &Tuned<'_>) -> Result<String> {
         String::new()
     };
     let text = text(&earlier, evidence, tuned).with_context(|| shown.to_string())?;
-    let (rest, ceiling) = (Limits::default(), Limits::CEILING);
-    let read = parse(path, text.clone().into_bytes(), &rest, &ceiling);
+    let read = parse_for_any_server(path, text.clone().into_bytes());
     read.context("the file that would be written is of no use")?;
     Ok(text)
 }

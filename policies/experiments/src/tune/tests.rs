@@ -86,7 +86,6 @@ fn bad_settings_get_better_and_what_was_held_out_confirms_it() {
         Path::new("kv-cost.toml"),
         text.clone().into_bytes(),
         &pointsman_component::Limits::default(),
-        &pointsman_component::Limits::default(),
     );
     let settings = read.unwrap().settings.unwrap();
     assert_ne!(settings["prefill-scale"], 0, "{text}");
