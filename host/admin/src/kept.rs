@@ -148,11 +148,10 @@ impl KeptExecutors {
         let added = added(Fields::parse(body.as_bytes())?)?;
         let _turn = self.engines.lock().await;
         // Kept anew, in its place: the configuration may serve its model now.
-        let order = self.lasting(fleet, &added, body.as_bytes());
+        let order = self.lasting(fleet, &added, order.clone());
         let name = attach(fleet, added).await?.name;
         let change = move |orders: &mut Vec<KeptOrder>| {
-            let kept = orders.iter_mut().find(|kept| name_of(kept) == name);
-            if let Some((kept, order)) = kept.zip(order) {
+            if let Some(kept) = orders.iter_mut().find(|kept| name_of(kept) == name) {
                 *kept = order;
             }
         };
@@ -173,7 +172,8 @@ impl KeptExecutors {
         } else {
             None
         };
-        let order = self.lasting(fleet, &added, body);
+        let order: Option<KeptOrder> = serde_json::from_slice(body).ok();
+        let order = order.map(|order| self.lasting(fleet, &added, order));
         let row = attach(fleet, added).await?;
         if let Some(order) = order {
             self.keep(fleet, &row.name, order).await;
@@ -181,9 +181,8 @@ impl KeptExecutors {
         Ok(row)
     }
 
-    /// The order with this body as later starts are to carry it out; absent: it is none. It is not carried out yet.
-    fn lasting(&self, fleet: &Fleet, added: &Added, body: &[u8]) -> Option<KeptOrder> {
-        let mut order: KeptOrder = serde_json::from_slice(body).ok()?;
+    /// The order as later starts are to carry it out. It is not carried out yet.
+    fn lasting(&self, fleet: &Fleet, added: &Added, mut order: KeptOrder) -> KeptOrder {
         if let Some(model) = added.named_alone()
             && is_loaded(fleet, model)
         {
@@ -191,7 +190,7 @@ impl KeptExecutors {
             let mut attached = orders.iter().filter(|kept| is_in(fleet, name_of(kept)));
             specify(&mut order, model, attached.find(|kept| loads(kept, model)));
         }
-        Some(order)
+        order
     }
 
     /// Keeps the order that added the executor `name` to `fleet`, unless that was removed since. It is the last one,

@@ -156,7 +156,7 @@ pub struct HttpConfig {
     pub read_timeout: Duration,
     /// The time for which a client may leave bytes unread while more wait. Default `30s`.
     pub write_timeout: Duration,
-    /// True if `/metrics` needs no key. Default true. `/health` and `/ready` never need one.
+    /// True if `/metrics` needs no key. Default true. `/live`, `/health` and `/ready` never need one.
     pub metrics_public: bool,
     /// Origins of pages that may use the server as clients do. Default none.
     pub cors_origins: Vec<PageOrigin>,

@@ -25,6 +25,7 @@ impl Driver {
     pub(super) fn operate(&mut self, now: Micros, operator: Operator) {
         match operator {
             Operator::Overview(answer) => drop(answer.send(self.overview(now))),
+            Operator::Loads(answer) => drop(answer.send(self.loads())),
             Operator::Executor(name, answer) => {
                 let id = self.executor_named(&name).ok();
                 drop(answer.send(id.and_then(|id| self.executor_row(id))));

@@ -32,6 +32,8 @@ use super::provider::{ExecutorTerms, PreparedExecutor};
 pub enum Operator {
     /// The state of the host.
     Overview(oneshot::Sender<Overview>),
+    /// The loads of the executors that metrics tell of, in attach order.
+    Loads(oneshot::Sender<Vec<LoadRow>>),
     /// The state of an executor, by name; absent: there is none.
     Executor(String, oneshot::Sender<Option<ExecutorRow>>),
     /// The state of the host with its activity, and the requests that wait.
@@ -108,8 +110,6 @@ pub struct Overview {
     pub load: Load,
     /// The first [`EXECUTORS_SHOWN`] executors in attach order.
     pub executors: Vec<ExecutorRow>,
-    /// The loads of the executors after those, in attach order: with them, as many executors as metrics tell of.
-    pub further: Vec<LoadRow>,
     /// Number of all executors.
     pub executors_total: usize,
     /// The KV pools.
@@ -212,7 +212,7 @@ pub struct ExecutorRow {
     pub load: ExecutorLoad,
 }
 
-/// The load of an executor of which no more is told.
+/// The load of an executor, as metrics tell of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadRow {
     pub name: String,
@@ -303,7 +303,7 @@ pub enum Fate {
     Leaves,
 }
 
-/// An operator's order about an executor.
+/// An order about an executor, of an operator or of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutorChange {
     /// The order to take nothing new.

@@ -1,4 +1,4 @@
-//! The state of the host and of one executor, for operators.
+//! The state of the host and of one executor, for operators, and the loads of executors, for metrics.
 
 use pointsman_core::rows::{ExecutorLoad, LoadedModels, NameKind, Stage};
 use pointsman_core::{ExecutorId, ExecutorSnapshot, Micros};
@@ -16,14 +16,11 @@ impl Driver {
     #[must_use]
     pub(super) fn overview(&self, at: Micros) -> Overview {
         let shown = self.machine.executor_ids().take(EXECUTORS_SHOWN);
-        let measured = self.machine.executor_ids().take(SERIES_MAX);
-        let further = measured.skip(EXECUTORS_SHOWN);
         Overview {
             at,
             round: self.machine.round(),
             load: self.load(),
             executors: shown.filter_map(|id| self.executor_row(id)).collect(),
-            further: further.filter_map(|id| self.load_row(id)).collect(),
             executors_total: self.machine.executor_ids().count(),
             devices: self.device_rows().collect(),
             models: self.model_rows().collect(),
@@ -34,6 +31,13 @@ impl Driver {
                 .map(|entry| entry.name.clone())
                 .collect(),
         }
+    }
+
+    /// The loads of as many executors as metrics tell of, in attach order.
+    #[must_use]
+    pub(super) fn loads(&self) -> Vec<LoadRow> {
+        let measured = self.machine.executor_ids().take(SERIES_MAX);
+        measured.filter_map(|id| self.load_row(id)).collect()
     }
 
     /// The requests that are queued and that run, and the room they take.

@@ -35,7 +35,7 @@ pub struct Front {
     app: OnceLock<Arc<App>>,
     // Owned by others.
     pub(super) phase: watch::Receiver<ServerPhase>,
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Front {

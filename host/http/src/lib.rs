@@ -127,14 +127,10 @@ pub enum ServerPhase {
 /// The parts of the server that HTTP shows and does not own.
 #[derive(Debug)]
 pub struct Watched {
-    /// The server's phase.
-    pub phase: watch::Receiver<ServerPhase>,
     /// The keys and rules in force.
     pub rules: watch::Receiver<Arc<AccessRules>>,
     /// The limits of tenants, and their use.
     pub quotas: Arc<Quotas>,
-    /// The server's metrics.
-    pub metrics: Arc<Metrics>,
     /// The state of the policy folder.
     pub reconciler: watch::Receiver<Arc<ReconcilerReport>>,
     /// The handle for orders about policies.
@@ -174,6 +170,9 @@ pub struct App {
     bodies: Arc<Bodies>,
     turns: Turns,
     // Owned by others.
+    phase: watch::Receiver<ServerPhase>,
+    /// The server's metrics.
+    pub metrics: Arc<Metrics>,
     /// The parts of the server that HTTP shows.
     pub watched: Watched,
 }
@@ -207,6 +206,8 @@ impl App {
             fleet,
             driver,
             origin: fastrand::u64(..),
+            phase: front.phase.clone(),
+            metrics: Arc::clone(&front.metrics),
             watched,
         }
     }
@@ -225,7 +226,7 @@ impl App {
     /// The phase that the server is in now.
     #[must_use]
     pub fn phase(&self) -> ServerPhase {
-        *self.watched.phase.borrow()
+        *self.phase.borrow()
     }
 
     /// The table of all routes.

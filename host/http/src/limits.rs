@@ -97,7 +97,7 @@ impl App {
 
     fn over_limit(&self, tenant: &str, over: OverLimit) -> ApiError {
         let (OverLimit::Later { limit, .. } | OverLimit::Never { limit, .. }) = over;
-        self.watched.metrics.over_limit(tenant, limit.as_str());
+        self.metrics.over_limit(tenant, limit.as_str());
         ApiError::OverLimit(over)
     }
 

@@ -99,7 +99,7 @@ pub(super) async fn ready(call: Call<'_>) -> Result<Probe, ApiError> {
 /// values.
 pub(super) async fn metrics(call: Call<'_>) -> Result<MetricsText, ApiError> {
     let app = call.app;
-    let (metrics, catalog) = (&app.watched.metrics, app.catalog());
+    let (metrics, catalog) = (&app.metrics, app.catalog());
     Ok(MetricsText(metrics.gather(&app.driver, &catalog).await))
 }
 

@@ -104,7 +104,7 @@ pub(super) async fn answer(
     if let Some(audit) = audit {
         audit.end(reply.status().as_u16());
     }
-    count(&app.watched.metrics, endpoint, &reply);
+    count(&app.metrics, endpoint, &reply);
     reply
 }
 

@@ -172,7 +172,7 @@ impl Server {
         let (addr, admin_addr) = listeners.addresses()?;
         let url = listeners::url(config, addr);
         let (phase, phases) = watch::channel(ServerPhase::Starting);
-        let front = Front::new(http_settings(config), phases.clone(), Arc::clone(&metrics));
+        let front = Front::new(http_settings(config), phases, Arc::clone(&metrics));
         let front = Arc::new(front);
         // Ends when `phase` is dropped, as it is if nothing comes of the start.
         let http = task::spawn(listeners.serve(Arc::clone(&front)));
@@ -197,10 +197,8 @@ impl Server {
         let (rules, rules_in_force) = watch::channel(Arc::new(access_rules(config)));
         let reconciler = start_reconciler(config, (&core.driver, state), &shared, woken)?;
         let watched = Watched {
-            phase: phases,
             rules: rules_in_force,
             quotas: Arc::clone(&quotas),
-            metrics: Arc::clone(&metrics),
             reconciler: reconciler.report.clone(),
             orders: reconciler.orders.clone(),
             clock,
@@ -407,7 +405,7 @@ impl Server {
         };
         match timeout(LAST_WORDS, joined).await {
             Ok(joined) => joined.context("not joined")??,
-            // A policy is being compiled, or a file system does not answer.
+            // The driver, an engine, a policy's self-test or a file system takes too long.
             Err(_elapsed) => warn!("work in progress is cut off"),
         }
         // The lines that the driver has left: it has ended, unless something does not answer.

@@ -22,6 +22,10 @@ impl Metrics {
         let overview = driver.operate(Operator::Overview);
         if let Ok(Some(overview)) = timeout(DRIVER_TIMEOUT, overview).await {
             self.overview(&overview);
+            let loads = driver.operate(Operator::Loads);
+            if let Ok(Some(loads)) = timeout(DRIVER_TIMEOUT, loads).await {
+                self.executors(&loads);
+            }
         }
         let policies = timeout(DRIVER_TIMEOUT, driver.policies()).await;
         if let Ok(Some(policies)) = policies {

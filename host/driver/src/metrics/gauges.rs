@@ -10,7 +10,7 @@ use prometheus_client::registry::Unit;
 
 use super::{EngineTotals, raise, whole};
 use crate::message::{ByClass, Load};
-use crate::operator::{DeviceRow, Overview};
+use crate::operator::{BlockCounts, DeviceRow, LoadRow, ModelRow};
 
 #[derive(Debug)]
 pub(super) struct LoadMetrics {
@@ -111,45 +111,40 @@ impl KvMetrics {
 
     /// Sets what the devices tell. One that does not has no series.
     pub(super) fn set(&self, devices: &[DeviceRow]) {
-        for family in [
-            &self.blocks,
-            &self.blocks_used,
-            &self.blocks_cached,
-            &self.host_blocks,
-            &self.host_blocks_used,
-            &self.bytes,
-            &self.bytes_used,
-        ] {
-            family.clear();
-        }
-        for row in devices {
-            self.set_device(row);
-        }
-    }
-
-    fn set_device(&self, row: &DeviceRow) {
-        let device = [row.name.as_str()];
-        if row.host_blocks_total > 0 {
-            let used = row.host_blocks_total.saturating_sub(row.host_blocks_free);
-            self.host_blocks
-                .with(device)
-                .set(whole(row.host_blocks_total));
-            self.host_blocks_used.with(device).set(whole(used));
-        }
-        let Some(blocks) = row.blocks else {
-            return;
+        let of = |value: fn(&DeviceRow) -> Option<i64>| {
+            let told = devices.iter();
+            told.filter_map(move |row| Some(([row.name.as_str()], value(row)?)))
         };
-        let idle = blocks.free.saturating_add(blocks.cached);
-        let used = blocks.total.saturating_sub(idle);
-        self.blocks.with(device).set(whole(blocks.total));
-        self.blocks_used.with(device).set(whole(used));
-        self.blocks_cached.with(device).set(whole(blocks.cached));
-        if let Some(bytes) = blocks.bytes {
-            let of = |count: u32| whole(u64::from(count).saturating_mul(bytes));
-            self.bytes.with(device).set(of(blocks.total));
-            self.bytes_used.with(device).set(of(used));
-        }
+        self.blocks
+            .replace(of(|row| Some(whole(row.blocks?.total))));
+        self.blocks_used
+            .replace(of(|row| Some(whole(used(row.blocks?)))));
+        self.blocks_cached
+            .replace(of(|row| Some(whole(row.blocks?.cached))));
+        self.host_blocks.replace(of(|row| {
+            let total = row.host_blocks_total;
+            (total > 0).then_some(whole(total))
+        }));
+        self.host_blocks_used.replace(of(|row| {
+            let total = row.host_blocks_total;
+            let used = total.saturating_sub(row.host_blocks_free);
+            (total > 0).then_some(whole(used))
+        }));
+        self.bytes.replace(of(|row| {
+            let blocks = row.blocks?;
+            Some(whole(blocks.bytes?.saturating_mul(blocks.total.into())))
+        }));
+        self.bytes_used.replace(of(|row| {
+            let blocks = row.blocks?;
+            Some(whole(blocks.bytes?.saturating_mul(used(blocks).into())))
+        }));
     }
+}
+
+/// The blocks that sequences hold.
+fn used(blocks: BlockCounts) -> u32 {
+    let idle = blocks.free.saturating_add(blocks.cached);
+    blocks.total.saturating_sub(idle)
 }
 
 // === impl FleetMetrics ===
@@ -176,31 +171,33 @@ impl FleetMetrics {
         }
     }
 
-    pub(super) fn set(&self, overview: &Overview) {
-        let shown = overview.executors.iter();
-        let shown = shown.map(|row| (row.name.as_str(), row.slots_total, &row.load));
-        let further = overview.further.iter();
-        let further = further.map(|row| (row.name.as_str(), row.slots_total, &row.load));
-        let executors: Vec<_> = shown.chain(further).collect();
-        let slots = executors.iter();
-        let slots = slots.map(|(name, slots_total, _)| ([*name], whole(*slots_total)));
-        self.slots.replace(slots);
-        let slots_used = executors.iter();
-        let slots_used = slots_used.map(|(name, _, load)| ([*name], whole(load.slots_used)));
-        self.slots_used.replace(slots_used);
-        let queued = executors.iter().flat_map(|(name, _, load)| {
-            let of = |class: RequestClass, count: u32| ([*name, class.as_str()], whole(count));
-            [
-                of(RequestClass::LatencyCritical, load.queued_critical),
-                of(RequestClass::Throughput, load.queued_throughput),
-            ]
-        });
-        self.queued.replace(queued);
-        let requests = overview.models.iter().flat_map(|row| {
+    /// Sets the requests of the models.
+    pub(super) fn set(&self, models: &[ModelRow]) {
+        let requests = models.iter().flat_map(|row| {
             let of = |state, count: u32| ([row.name.as_str(), state], whole(count));
             [of("running", row.running), of("waiting", row.waiting)]
         });
         self.models.replace(requests);
+    }
+
+    /// Sets the loads of the executors.
+    pub(super) fn set_executors(&self, rows: &[LoadRow]) {
+        let slots = rows.iter();
+        let slots = slots.map(|row| ([row.name.as_str()], whole(row.slots_total)));
+        self.slots.replace(slots);
+        let slots_used = rows.iter();
+        let slots_used = slots_used.map(|row| ([row.name.as_str()], whole(row.load.slots_used)));
+        self.slots_used.replace(slots_used);
+        let queued = rows.iter().flat_map(|row| {
+            let of = |class: RequestClass, count: u32| {
+                ([row.name.as_str(), class.as_str()], whole(count))
+            };
+            [
+                of(RequestClass::LatencyCritical, row.load.queued_critical),
+                of(RequestClass::Throughput, row.load.queued_throughput),
+            ]
+        });
+        self.queued.replace(queued);
     }
 }
 

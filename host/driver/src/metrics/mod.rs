@@ -38,7 +38,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::lives::Life;
-use crate::operator::Overview;
+use crate::operator::{LoadRow, Overview};
 use facts::FactMetrics;
 pub(crate) use facts::Texts;
 use gauges::{EngineMetrics, FleetMetrics, KvMetrics, LoadMetrics};
@@ -294,12 +294,17 @@ impl Metrics {
         self.policies.set_shadows(shadows, policies);
     }
 
-    /// Sets the requests in hand, the room they take, and the loads of executors and models.
+    /// Sets the requests in hand, the room they take, and the loads of models.
     pub fn overview(&self, overview: &Overview) {
         self.load.set(&overview.load);
         self.kv.set(&overview.devices);
-        self.fleet.set(overview);
+        self.fleet.set(&overview.models);
         self.policies.set_quarantined(&overview.quarantined);
+    }
+
+    /// Sets the loads of executors.
+    pub(crate) fn executors(&self, loads: &[LoadRow]) {
+        self.fleet.set_executors(loads);
     }
 
     /// Sets the work of an engine so far.

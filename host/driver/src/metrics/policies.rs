@@ -143,10 +143,8 @@ impl PolicyMetrics {
 
     /// Sets the number of versions in quarantine: the names of their policies.
     pub(super) fn set_quarantined(&self, names: &[String]) {
-        self.quarantined.clear();
-        for name in names {
-            self.quarantined.with([name]).inc();
-        }
+        let versions = names.iter().map(|name| ([name.as_str()], 1));
+        self.quarantined.replace(versions);
     }
 
     /// Sets the agreement of each shadow.

@@ -3,7 +3,7 @@
 mod states;
 
 use pointsman_component::{Digest, Fault, Instance, Limits, PolicyDescription};
-use pointsman_core::rows::{Change, ExecutorKind, Extent, Health, RequestClass};
+use pointsman_core::rows::{Change, Extent, Health, RequestClass};
 use pointsman_core::{
     Author, Bounds, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec, ExpiredWhy,
     Fact, FailedWhy, FaultKind, Hook, HookSet, Input, Micros, Moment, Needs, NewRequest, Outcome,
@@ -15,7 +15,6 @@ use pointsman_policy::{Patience, PolicySource, start};
 use super::*;
 use crate::lives::Lives;
 use crate::message::{ByClass, Load};
-use crate::operator::{ExecutorRow, Fate};
 
 const SECOND: u64 = 1_000_000;
 
@@ -124,23 +123,11 @@ impl Host {
         self.machine.handle(now, Input::arrival(new)).request()
     }
 
-    /// The executor, under that name.
-    fn row(&self, name: &str) -> ExecutorRow {
-        ExecutorRow {
+    /// The load of the executor, under that name.
+    fn row(&self, name: &str) -> LoadRow {
+        LoadRow {
             name: name.to_owned(),
-            kind: ExecutorKind::Cpu,
-            device: "cpu0".to_owned(),
-            models: None,
-            fate: Fate::Stays,
-            group: 0,
-            share_weight: 1,
-            queue_max: 0,
-            preemptible: true,
-            models_max: None,
-            present: Vec::new(),
             slots_total: 1,
-            tokens_max: None,
-            tokens_used: 0,
             load: self.machine.executor_load(EXECUTOR).unwrap(),
         }
     }

@@ -289,6 +289,7 @@ fn an_executor_past_those_that_are_shown_is_found_by_name_and_has_series() {
     let overview = stage.ask(Operator::Overview);
     let shown = (overview.executors.len(), overview.executors_total);
     assert_eq!(shown, (EXECUTORS_SHOWN, EXECUTORS_SHOWN + 1));
+    let loads = stage.ask(Operator::Loads);
     let mut found = |name: &str| {
         let row = stage.ask(|answer| Operator::Executor(name.to_owned(), answer));
         row.map(|row| (row.name, row.slots_total))
@@ -296,7 +297,7 @@ fn an_executor_past_those_that_are_shown_is_found_by_name_and_has_series() {
     assert_eq!(found("cpu1/1000"), Some(("cpu1/1000".to_owned(), 3)));
     assert_eq!(found("cpu1/1001"), None);
     let metrics = &stage.driver.metrics;
-    metrics.overview(&overview);
+    metrics.executors(&loads);
     let text = metrics.render();
     for series in [
         "slots{executor=\"cpu0/demo\"} 2",

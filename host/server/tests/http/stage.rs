@@ -83,12 +83,10 @@ impl Stage {
         let (_reconciler, reconciler) = watch::channel(Arc::default());
         let metrics = Arc::new(Metrics::default());
         let (_rules, rules) = watch::channel(Arc::new(access_rules(&config)));
-        let front = Front::new(http_settings(&config), phases.clone(), Arc::clone(&metrics));
+        let front = Front::new(http_settings(&config), phases, Arc::clone(&metrics));
         let watched = Watched {
-            phase: phases,
             rules,
             quotas: Arc::default(),
-            metrics: Arc::clone(&metrics),
             reconciler,
             orders: orders(Waker::noop().clone()).0,
             clock: SystemClock::start(),
@@ -173,6 +171,7 @@ impl Stage {
                 };
                 answer.send(overview).unwrap();
             }
+            Control::Operator(Operator::Loads(answer)) => answer.send(Vec::new()).unwrap(),
             Control::Operator(Operator::Shadows(answer)) => answer.send(Vec::new()).unwrap(),
             question @ (Control::Handover(..)
             | Control::Commit(..)

@@ -7,7 +7,7 @@ fn states_replace_what_was_set_before() {
     let host = Host::new();
     let metrics = &host.metrics;
     metrics.policies(&host.policies.status().collect::<Vec<_>>());
-    let overview = |queued, slots_used, executor| {
+    let set = |queued, slots_used, executor| {
         let queued_by_class = ByClass {
             latency_critical: queued,
             ..ByClass::default()
@@ -20,14 +20,14 @@ fn states_replace_what_was_set_before() {
         };
         let mut row = host.row(executor);
         row.load.slots_used = slots_used;
-        Overview {
+        metrics.overview(&Overview {
             load,
-            executors: vec![row],
             ..Overview::default()
-        }
+        });
+        metrics.executors(&[row]);
     };
-    metrics.overview(&overview(9, 3, "gone"));
-    metrics.overview(&overview(0, 0, "cpu0/demo"));
+    set(9, 3, "gone");
+    set(0, 0, "cpu0/demo");
     let text = metrics.render();
     let in_force =
         "pointsman_policy_in_force{hook=\"routing\",policy=\"once\",digest=\"abababababab\"} 1\n";
