@@ -339,6 +339,9 @@ fn an_added_token_of_which_the_model_has_no_row_is_plain_text() {
     let cut = with_rows(263);
     assert_eq!(cut.vocab_size(), 263);
     assert!(ids(&cut).len() > 2 && ids(&cut).iter().all(|id| *id < 263));
+    // The models make different tokens of one text.
+    assert_ne!(filled.tokenizer_id(), cut.tokenizer_id());
+    assert_eq!(filled.tokenizer_id(), with_rows(300).tokenizer_id());
 }
 
 /// Returns a text of words, letters that are bytes, and special tokens.

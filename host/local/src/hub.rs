@@ -39,6 +39,7 @@ pub use error::HubError;
 pub use settings::{HubSettings, Reach};
 
 use crate::progress::Progress;
+use crate::provider::check_tokens;
 use crate::settings::{DeviceConfig, LocalSettings};
 use cache::{Cache, Snapshot};
 use choice::{INDEX, ModelParts};
@@ -138,14 +139,16 @@ impl Fetching<'_> {
         for name in choice.small() {
             self.one(name).await?;
         }
-        let is_folder = !matches!(choice, ModelParts::Gguf(_));
-        if is_folder {
-            self.check_config()?;
-        }
+        let config = match choice {
+            ModelParts::Gguf(_) => None,
+            ModelParts::Single { .. } | ModelParts::Shards { .. } => Some(self.check_config()?),
+        };
         let needed = choice.needed(|| std::fs::read(self.snapshot.path(INDEX)).ok())?;
         // A model that is here whole is read when it is loaded.
-        if is_folder && !needed.iter().all(|name| self.is_here(name)) {
-            self.check_text()?;
+        if let Some(config) = &config
+            && !needed.iter().all(|name| self.is_here(name))
+        {
+            self.check_text(config)?;
         }
         for name in &needed {
             if !listed.contains(name) {
@@ -168,28 +171,28 @@ impl Fetching<'_> {
         self.snapshot.path(name).is_file()
     }
 
-    /// Refuses a model whose tokenizer or template cannot be used.
-    fn check_text(&self) -> Result<(), HubError> {
-        let text = ModelText::load(&self.files());
-        text.map_err(|source| self.not_served(source)).map(drop)
+    /// Refuses a model whose tokenizer or template cannot be used, or that has fewer tokens than its tokenizer.
+    fn check_text(&self, config: &LlamaConfig) -> Result<(), HubError> {
+        let text = ModelText::load(&self.files()).map_err(|source| self.not_served(source))?;
+        check_tokens(&text, config).map_err(|source| self.not_served(source))
     }
 
-    fn not_served(&self, source: impl Error + Send + Sync + 'static) -> HubError {
+    fn not_served(&self, source: impl Into<Box<dyn Error + Send + Sync>>) -> HubError {
         HubError::NotServed {
             model: self.client.model().to_string(),
-            source: Box::new(source),
+            source: source.into(),
         }
     }
 
-    /// Refuses a model that no device of this host computes, by its `config.json`.
-    fn check_config(&self) -> Result<(), HubError> {
+    /// Reads `config.json`, and refuses a model that no device of this host computes.
+    fn check_config(&self) -> Result<LlamaConfig, HubError> {
         let config = LlamaConfig::load(&self.files()).map_err(|source| self.not_served(source))?;
         match config.quantization {
             Quantization::Fp8 if self.devices.iter().all(DeviceConfig::is_processors) => {
                 let model = self.client.model().to_string();
                 Err(HubError::Fp8 { model })
             }
-            Quantization::Fp8 | Quantization::None => Ok(()),
+            Quantization::Fp8 | Quantization::None => Ok(config),
         }
     }
 

@@ -233,7 +233,7 @@ async fn begin(app: &App, inflows: &mut Inflows, transfer: Transfer) -> Result<B
 fn pace(app: &App, inflow: &Inflow, arrived: Micros) -> Pace {
     let (model, executor) = (inflow.model(), inflow.executor());
     let labels = (model.unwrap_or(""), executor.unwrap_or(""));
-    let metrics = app.watched.metrics.stream(labels.0, labels.1);
+    let metrics = app.metrics.stream(labels.0, labels.1);
     Pace::new(app.watched.clock, arrived, metrics)
 }
 

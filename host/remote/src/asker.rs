@@ -109,7 +109,7 @@ impl Asker {
         let models = list.as_ref().and_then(models_in);
         self.software = self.software.or_else(|| software_of(list.as_ref()?));
         if let Some(why) = self.health().await? {
-            return Ok(Findings::not_open(Availability::Busy, why));
+            return Ok(Findings::busy(why));
         }
         let Room { load, models_max } = self.room(ours, list.as_ref()).await;
         let loaded = self

@@ -25,10 +25,10 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// The findings about a server that did not answer, or answered so.
-    pub(crate) fn not_open(availability: Availability, why: String) -> Self {
+    /// The findings about a server that answers that it takes nothing now.
+    pub(crate) fn busy(why: String) -> Self {
         Self {
-            availability,
+            availability: Availability::Busy,
             why,
             software: None,
             models: None,

@@ -177,7 +177,7 @@ impl Residency {
         }
     }
 
-    /// Takes note of what a round of questions found. A server that was not heard keeps what it had.
+    /// Takes note of what a round of questions found. A server that takes nothing now keeps what it had.
     pub(crate) fn found(&self, findings: &Findings) {
         if findings.availability != Availability::Open {
             return;
@@ -298,7 +298,8 @@ impl Residency {
     }
 
     async fn unload(&self, orders: Orders, model: &str) -> Result<(), String> {
-        let _leaving = Leaving::new(self, model);
+        // It leaves since `take_idle` chose it.
+        let _leaving = Leaving(self);
         info!(executor = self.executor, model, "a model is unloaded");
         self.order(orders, (model, Wanted::Gone)).await
     }
@@ -517,13 +518,6 @@ impl LoadState {
 }
 
 // === impl Leaving ===
-
-impl<'a> Leaving<'a> {
-    fn new(residency: &'a Residency, model: &str) -> Self {
-        residency.known().leaving = Some(model.to_owned());
-        Self(residency)
-    }
-}
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {

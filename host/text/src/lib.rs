@@ -185,6 +185,7 @@ impl ModelText {
         Ok(Self {
             missing: missing.map(|(id, _)| id).collect(),
             token_bytes_max: token_bytes_max(&tokenizer),
+            tokenizer_id: tokenizer_id(files, kinds.len())?,
             kinds,
             spelling: Spelling::of(&tokenizer),
             calls: templates.calls(&tokenizer),
@@ -192,7 +193,6 @@ impl ModelText {
             template: templates.chat,
             tool_template: templates.tools,
             generation: generation.merge(model, eos_token),
-            tokenizer_id: tokenizer_id(files)?,
             forms: OnceLock::new(),
         })
     }
@@ -401,9 +401,10 @@ fn with_id<'t>(token: Option<&'t str>, tokenizer: &Tokenizer) -> Option<(u64, &'
 
 // === Reading ===
 
-/// The identity of the files that say how prompts are read.
-fn tokenizer_id(files: &dyn TextFiles) -> Result<[u8; 32], TextError> {
+/// The identity of the files that say how prompts are read, and of how many of their ids the model has.
+fn tokenizer_id(files: &dyn TextFiles, ids: usize) -> Result<[u8; 32], TextError> {
     let mut hash = Sha256::new();
+    hash.update((ids as u64).to_le_bytes());
     for name in [
         TOKENIZER,
         TOKENIZER_CONFIG,

@@ -103,7 +103,8 @@ pub enum HubError {
         /// The names of the files.
         files: String,
     },
-    /// The model's architecture is not built, or it has no tokenizer that can be used.
+    /// The model's architecture is not built, or it has no tokenizer that can be used, or has fewer tokens than its
+    /// tokenizer.
     #[error("{model} cannot be served; its weights were not fetched")]
     NotServed {
         /// The model.

@@ -394,9 +394,14 @@ async fn a_model_whose_tokenizer_cannot_be_used_is_refused_before_its_weights() 
     without.remove("tokenizer.json");
     let mut other = files();
     other.insert("tokenizer.json".to_owned(), b"{}".to_vec());
+    let mut fewer = files();
+    let mut config: Value = serde_json::from_slice(&fewer["config.json"]).unwrap();
+    config["vocab_size"] = json!(1000);
+    fewer.insert("config.json".to_owned(), config.to_string().into_bytes());
     for (files, why) in [
         (without, "tokenizer.json is missing"),
         (other, "tokenizer.json holds no tokenizer that can be used"),
+        (fewer, "the tokenizer has 1024 tokens, the model 1000"),
     ] {
         let stage = Stage::new(files);
         let said = stage.fetch(MODEL).await.unwrap_err();

@@ -3,28 +3,26 @@
 //! Its name is known as soon as it is written, and its arguments as far as they are. Whether all of it is
 //! JSON is looked at when it has ended.
 
-use std::ops::Range;
-
 use serde_json::{Map, Value, from_str};
 
 /// The reader of one object.
 #[derive(Debug, Default)]
 pub(super) struct CallObject {
-    /// Everything read so far.
+    /// Everything read so far, as it came.
     pub(super) raw: String,
-    /// Places in `raw` of new lines, tabs and the like in the middle of a text, which JSON has only as escapes.
-    unescaped: Vec<usize>,
+    /// The same with escapes for new lines, tabs and the like in texts, which models forget to escape.
+    json: String,
     /// Objects and lists that are open.
     depth: usize,
     string: InString,
     side: Side,
-    /// The place in `raw` at which the latest text of the object's own began.
+    /// The place in `json` at which the latest text of the object's own began.
     start: usize,
     /// The key of the value that is read.
     key: String,
     pub(super) name: Option<String>,
     arguments: Option<Arguments>,
-    /// The place in `raw` up to which the arguments were told.
+    /// The place in `json` up to which the arguments were told.
     told: usize,
 }
 
@@ -49,7 +47,7 @@ enum Side {
 /// The place of arguments that are an object.
 #[derive(Clone, Copy, Debug)]
 struct Arguments {
-    /// The place behind what there is of them.
+    /// The place in `json` behind what there is of them.
     until: usize,
     progress: Progress,
 }
@@ -74,12 +72,17 @@ pub(super) enum Scanned {
 impl CallObject {
     /// Reads a character.
     pub(super) fn push(&mut self, char: char) -> Scanned {
-        let at = self.raw.len();
+        let at = self.json.len();
         self.raw.push(char);
+        if self.string == InString::Yes && char < ' ' {
+            let escaped = Value::from(char.to_string()).to_string();
+            self.json.push_str(escaped.trim_matches('"'));
+        } else {
+            self.json.push(char);
+        }
         match (self.string, char) {
             (InString::Yes, '"') => self.end_text(),
             (InString::Yes, '\\') => self.string = InString::Escaped,
-            (InString::Yes, '\0'..' ') => self.unescaped.push(at),
             (InString::Yes, _) => {}
             (InString::Escaped, _) => self.string = InString::Yes,
             (InString::No, _) => return self.push_outside(char, at),
@@ -88,7 +91,7 @@ impl CallObject {
         Scanned::More
     }
 
-    /// Reads a character that is in no text, and at the place `at`.
+    /// Reads a character that is in no text, and at the place `at` in `json`.
     fn push_outside(&mut self, char: char, at: usize) -> Scanned {
         match (self.depth, char) {
             (0, '{') => self.depth = 1,
@@ -129,7 +132,7 @@ impl CallObject {
         if self.depth != 1 {
             return;
         }
-        let text: Option<String> = from_str(&self.json(self.start..self.raw.len())).ok();
+        let text: Option<String> = from_str(&self.json[self.start..]).ok();
         match self.side {
             Side::Key => self.key = text.unwrap_or_default(),
             Side::Value if self.key == "name" && self.name.is_none() => self.name = text,
@@ -138,7 +141,7 @@ impl CallObject {
     }
 
     fn extend_arguments(&mut self) {
-        let end = self.raw.len();
+        let end = self.json.len();
         if let Some(arguments) = &mut self.arguments
             && arguments.progress == Progress::Open
         {
@@ -152,34 +155,11 @@ impl CallObject {
     /// Ends the object.
     fn end(&mut self) -> Scanned {
         self.depth = 0;
-        let whole: Option<Map<String, Value>> = from_str(&self.whole()).ok();
+        let whole: Option<Map<String, Value>> = from_str(&self.json).ok();
         if whole.is_some() && self.name.is_some() {
             return Scanned::Done;
         }
         Scanned::Broken
-    }
-
-    /// All of it, as JSON.
-    fn whole(&self) -> String {
-        self.json(0..self.raw.len())
-    }
-
-    /// A range of `raw`, with escapes for what models forget to escape.
-    fn json(&self, range: Range<usize>) -> String {
-        let mut json = String::new();
-        let mut from = range.start;
-        let first = self.unescaped.partition_point(|at| *at < from);
-        for at in self.unescaped[first..]
-            .iter()
-            .take_while(|at| range.contains(at))
-        {
-            json.push_str(&self.raw[from..*at]);
-            let escaped = Value::from(&self.raw[*at..=*at]).to_string();
-            json.push_str(escaped.trim_matches('"'));
-            from = at + 1;
-        }
-        json.push_str(&self.raw[from..range.end]);
-        json
     }
 
     /// True behind the name and whole arguments, where an object's end may follow.
@@ -199,7 +179,7 @@ impl CallObject {
         let Some(Arguments { until, .. }) = self.arguments else {
             return String::new();
         };
-        let new = self.json(self.told..until);
+        let new = self.json[self.told..until].to_owned();
         self.told = until;
         new
     }
@@ -209,7 +189,7 @@ impl CallObject {
         if self.arguments.is_some() {
             return None;
         }
-        let whole: Map<String, Value> = from_str(&self.whole()).unwrap_or_default();
+        let whole: Map<String, Value> = from_str(&self.json).unwrap_or_default();
         let given = whole.into_iter().find(|(key, _)| is_arguments(key));
         Some(match given {
             Some((_, Value::String(text))) => text,
