@@ -10,8 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process;
 use crate::workspace::Workspace;
+use crate::{apt, process};
 
 /// The variable by which tests run on a real device.
 const TESTS: &str = "POINTSMAN_CUDA_TESTS";
@@ -44,6 +44,8 @@ pub(crate) fn prepare(workspace: &Workspace, args: &[String]) -> Result<()> {
         println!("{}", skipped());
         return Ok(());
     };
+    // Some tests compile the emulation of a device with this compiler, even where there is a device.
+    apt::provide(&["c++"], &["g++"])?;
     test_on(workspace, capability)?;
     peer::prepare(workspace, args);
     Ok(())

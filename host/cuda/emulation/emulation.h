@@ -5,6 +5,10 @@
 // threads of a block do not reach, which a device may wait at for ever, is an error of the launch.
 // Threads of this machine run kernels side by side, each with a state of its own.
 //
+// Under sanitizers, AddressSanitizer sees an access outside of the device's memory and of a thread's variables. In the
+// memory that a block's threads share arrays lie one behind the other: an index outside of one is seen by the bounds of
+// its type, a pointer that leaves it is not.
+//
 // Not here: poison in the memory that a block's threads share. A block finds there what the one before has left, which
 // is something else in another order of blocks. Kernels bring that memory themselves: a launch cannot ask for more.
 

@@ -365,6 +365,14 @@ int launch(const Kernel& kernel, Index grid, Index block, void* stream, void** a
 // Has each thread of a launch write its number to the same place: a race, of which the number of the last is left.
 void race(unsigned* last) { *last = blockIdx.x * blockDim.x + threadIdx.x; }
 
+// Has each thread of a block write to the place behind its own in an array that they share: the last one's is outside.
+void overrun_shared(unsigned* last) {
+    __shared__ unsigned places[emulation::WARP];
+    places[threadIdx.x + 1] = threadIdx.x;
+    __syncthreads();
+    *last = places[threadIdx.x];
+}
+
 const std::map<int, const char*> ERRORS = {
     {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
     {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
@@ -450,6 +458,13 @@ void pointsman_stub_overrun() {
     const int* tokens = &token;
     void* arguments[] = {&to, &from, &tokens, &size};
     emulation::prepare(embed, arguments, {1, 1, 1}, emulation::WARP)();
+}
+
+// Runs a kernel that writes behind an array that a block's threads share.
+void pointsman_stub_overrun_shared() {
+    unsigned last = 0, *at = &last;
+    void* arguments[] = {&at};
+    emulation::prepare(overrun_shared, arguments, {1, 1, 1}, emulation::WARP)();
 }
 
 // Runs a kernel that is a race, in the order of threads that is set, and returns what it leaves.

@@ -332,18 +332,11 @@ impl CudaBackend {
 
     fn fetch_hidden(&self, hidden: &mut Vec<f32>) -> Result<(), DeviceError> {
         self.life.bind()?;
-        // A row has an even number of numbers, and two of them have 32 bits.
-        let mut pairs = vec![0_u32; self.hidden * self.hidden_size() / 2];
-        self.activations
-            .hidden_states
-            .read(&self.stream, &mut pairs)?;
-        self.stream.synchronize().map_err(failed)?;
-        let halves = pairs.iter().flat_map(|pair| {
-            let [a, b, c, d] = pair.to_le_bytes();
-            [[a, b], [c, d]].map(|bits| bf16::from_le_bytes(bits).to_f32())
-        });
+        // A row has an even number of numbers.
+        let count = self.hidden * self.hidden_size();
+        let bits = self.activations.hidden_states.bits(&self.stream, count)?;
         hidden.clear();
-        hidden.extend(halves);
+        hidden.extend(bits.map(|bits| bf16::from_bits(bits).to_f32()));
         self.life.context.check_err().map_err(failed)
     }
 
@@ -359,6 +352,16 @@ impl CudaBackend {
 
 #[cfg(feature = "test-util")]
 impl CudaBackend {
+    /// A backend of `model` that is alone on the first device, which has as many blocks as `shape` says.
+    ///
+    /// # Errors
+    /// If the device cannot be used, or as [`Self::load`].
+    pub fn alone(model: &Arc<OpenModel>, shape: KvShape) -> Result<Self, DeviceError> {
+        let blocks = shape.blocks(kv_bytes_per_token(model.config()));
+        let device = CudaDevice::new(0, blocks).map_err(|error| DeviceError(error.to_string()))?;
+        Self::new(&device, Arc::clone(model), shape)
+    }
+
     /// The weights on the device: matrices by the bits of bf16 or the codes of FP8, and vectors.
     ///
     /// # Errors

@@ -46,12 +46,6 @@ impl Rows {
             .map_or(0, |memory| address(memory, stream))
     }
 
-    /// The memory of the rows.
-    #[cfg(feature = "test-util")]
-    pub(crate) fn memory(&mut self) -> Option<&mut CudaSlice<u8>> {
-        self.memory.as_mut()
-    }
-
     /// Has the first of their numbers, of 32 bits each, copied to this machine once they are computed.
     pub(crate) fn read<T: DeviceRepr>(
         &self,
@@ -67,6 +61,23 @@ impl Rows {
         let view = unsafe { memory.transmute::<T>(numbers.len()) };
         let view = view.ok_or_else(|| DeviceError("rows are missing".to_owned()))?;
         stream.memcpy_dtoh(&view, numbers).map_err(failed)
+    }
+
+    /// The first of their numbers, by the bits of bf16, once they are computed. The count is even.
+    pub(crate) fn bits(
+        &self,
+        stream: &Arc<CudaStream>,
+        count: usize,
+    ) -> Result<impl Iterator<Item = u16> + use<>, DeviceError> {
+        // Two of them have 32 bits.
+        let mut pairs = vec![0_u32; count / 2];
+        self.read(stream, &mut pairs)?;
+        stream.synchronize().map_err(failed)?;
+        let halves = |pair: u32| {
+            let [a, b, c, d] = pair.to_le_bytes();
+            [[a, b], [c, d]].map(u16::from_le_bytes)
+        };
+        Ok(pairs.into_iter().flat_map(halves))
     }
 }
 
@@ -90,19 +101,6 @@ impl Rows {
             taken: 1,
             memory: Some(memory),
         })
-    }
-
-    /// The first of their numbers, by the bits of bf16, once they are computed. The count is even.
-    pub(crate) fn bits(
-        &self,
-        stream: &Arc<CudaStream>,
-        count: usize,
-    ) -> Result<Vec<u16>, DeviceError> {
-        let mut pairs = vec![0_u32; count / 2];
-        self.read(stream, &mut pairs)?;
-        stream.synchronize().map_err(failed)?;
-        let halves = |pair: &u32| [(*pair & 0xffff) as u16, (*pair >> 16) as u16];
-        Ok(pairs.iter().flat_map(halves).collect())
     }
 }
 

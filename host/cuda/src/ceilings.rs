@@ -68,15 +68,7 @@ fn product_seconds(
         rows,
         cols,
     };
-    let mut x = Rows::default();
-    x.provide(stream, count, cols * size_of::<u16>())?;
-    if let Some(memory) = x.memory() {
-        let numbers = random(stream, count * cols)?;
-        // SAFETY: the memory has room for so many numbers of 16 bits, and any bits are one.
-        let view = unsafe { memory.transmute_mut::<u16>(count * cols) };
-        let mut view = view.ok_or_else(|| DeviceError("rows are missing".to_owned()))?;
-        stream.memcpy_dtod(&numbers, &mut view).map_err(failed)?;
-    }
+    let x = Rows::of_bits(stream, count, &pattern(count * cols))?;
     let mut outputs = Rows::default();
     let out = OutputsAt {
         at: outputs.provide(stream, count, rows * size_of::<u16>())?,
@@ -88,16 +80,20 @@ fn product_seconds(
     })
 }
 
-/// Numbers in bf16 between -1 and 1. A pattern that repeats: no cache is as large as it, and no two rows are
-/// the same.
-fn random(stream: &Arc<CudaStream>, count: usize) -> Result<CudaSlice<u16>, DeviceError> {
+/// Numbers in bf16 between -1 and 1, by their bits.
+fn pattern(count: usize) -> Vec<u16> {
     let mut place = 0_u32;
     let pattern = std::iter::repeat_with(|| {
         place = place.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let sign = (place >> 16) as u16 & 0x8000;
         sign | 0x3f00 | (place >> 24) as u16 & 0x7f
     });
-    let pattern: Vec<u16> = pattern.take(count.min(SIDE * SIDE - 1)).collect();
+    pattern.take(count).collect()
+}
+
+/// Such numbers on the device. Their pattern repeats: no cache is as large as it, and no two rows are the same.
+fn random(stream: &Arc<CudaStream>, count: usize) -> Result<CudaSlice<u16>, DeviceError> {
+    let pattern = pattern(count.min(SIDE * SIDE - 1));
     let mut memory = alloc(stream, count)?;
     for start in (0..count).step_by(pattern.len()) {
         let len = pattern.len().min(count - start);

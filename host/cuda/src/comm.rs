@@ -5,7 +5,7 @@
 //! [`Alarm`] meanwhile. Then it ends its own communicator, which ends the sums that wait, and fails as well.
 //!
 //! # Invariants
-//! 1. A rank that fails ends the step of all (`tests/ranks.rs`).
+//! 1. A rank that fails ends the step of all (`tests/ranks_lost.rs`).
 //! 2. A communicator is used and ended by the thread of its rank alone.
 
 use std::fmt;

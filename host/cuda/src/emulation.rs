@@ -109,7 +109,7 @@ pub fn is_sanitized() -> bool {
 }
 
 /// This test program once more, to be run with some of its tests: where a kernel reads or writes outside
-/// of the memory it was given, the process ends with an error.
+/// of the memory it was given, or of an array of its own, the process ends with an error.
 ///
 /// # Panics
 /// If `c++` has no AddressSanitizer.
@@ -330,8 +330,21 @@ impl Emulation {
     /// # Panics
     /// If this process was not started by [`sanitized`].
     pub fn overrun(&self) {
+        self.leave("pointsman_stub_overrun");
+    }
+
+    /// Runs a kernel that writes behind an array that a block's threads share.
+    ///
+    /// # Panics
+    /// As [`Self::overrun`].
+    pub fn overrun_shared(&self) {
+        self.leave("pointsman_stub_overrun_shared");
+    }
+
+    /// Runs a kernel that leaves its memory.
+    fn leave(&self, name: &str) {
         assert!(is_sanitized(), "nothing would see it");
-        let run: Symbol<'_, unsafe extern "C" fn()> = self.symbol("pointsman_stub_overrun");
+        let run: Symbol<'_, unsafe extern "C" fn()> = self.symbol(name);
         // SAFETY: only under a sanitizer, which ends the process.
         unsafe { run() };
     }
@@ -357,7 +370,14 @@ fn build() -> PathBuf {
     let program = std::env::current_exe().expect("a program knows its file");
     let beside = program.parent().expect("a file is in a folder");
     let (name, options): (_, &[&str]) = if is_sanitized() {
-        ("cuda-emulation-sanitized", &["-O1", "-fsanitize=address"])
+        let options = &[
+            "-O1",
+            "-fsanitize=address",
+            // AddressSanitizer sees nothing between arrays that a block's threads share.
+            "-fsanitize=bounds",
+            "-fno-sanitize-recover=bounds",
+        ];
+        ("cuda-emulation-sanitized", options)
     } else if has_avx2() {
         // Products are not joined with sums, so that all processors find the same numbers.
         let options = &["-O3", "-mavx2", "-ffp-contract=off"];

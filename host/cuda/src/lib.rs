@@ -17,7 +17,7 @@
 //! 4. Weights go to a device piece by piece through pinned memory, of which loading has a fixed amount
 //!    (`tests/loading.rs`).
 //! 5. A model that is split over several devices has the logits of the whole within the precision of bf16, and keeps
-//!    the contract as well; a rank that fails keeps no other waiting (`tests/ranks.rs`).
+//!    the contract as well (`tests/ranks.rs`); a rank that fails keeps no other waiting (`tests/ranks_lost.rs`).
 //! 6. Tokens are those that the engine's sampler chooses by the same rows (`tests/choice.rs`).
 //! 7. Each operation by itself is its formula within the precision of bf16, at sizes of real models, and no kernel leaves
 //!    its memory (`tests/operations`; with FP8 `tests/fp8.rs`).

@@ -395,7 +395,7 @@ impl CudaOps<'_> {
             stats,
         } = &mut *self.attention;
         let memory = memory.provide(self.stream, rows, sums_row_bytes(config, pieces))?;
-        let stats = stats.provide(self.stream, rows, config.heads * pieces * 2 * F32)?;
+        let stats = stats.provide(self.stream, rows, stats_row_bytes(config, pieces))?;
         let (sums, stats) = (Arg::Address(memory), Arg::Address(stats));
         let parts = HeadParts::of(config);
         let mut args = vec![sums, stats];
@@ -459,6 +459,11 @@ impl Attention {
 /// Bytes of a row of sums of so many pieces.
 fn sums_row_bytes(config: &LlamaConfig, pieces: usize) -> usize {
     config.q_size() * pieces * F32
+}
+
+/// Bytes of a row of what is beside such sums: two numbers for each piece of a head.
+fn stats_row_bytes(config: &LlamaConfig, pieces: usize) -> usize {
+    config.heads * pieces * 2 * F32
 }
 
 /// Rows whose sums of so many pieces have room.

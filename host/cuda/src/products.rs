@@ -251,14 +251,11 @@ fn int(value: usize) -> Arg {
 /// A product with weights in FP8, for tests.
 #[cfg(feature = "test-util")]
 pub mod fp8_case {
-    use cudarc::cublas::CudaBlas;
     use pointsman_model::weights::fp8::Scales;
 
     use super::*;
-    use crate::buffer::alloc;
-    use crate::device::open;
-    use crate::failed;
     use crate::graphs::quiet;
+    use crate::ops::ops_case::Parts;
 
     /// Weights, and rows of numbers to multiply them with.
     #[derive(Clone, Copy, Debug)]
@@ -280,40 +277,32 @@ pub mod fp8_case {
         /// If the device fails.
         pub fn product(&self) -> Result<Vec<u16>, DeviceError> {
             // Until all that is taken here is given back.
-            let _quiet = quiet();
-            let context = open(0)?;
-            let module = Module::load(&context)?;
-            let stream = context.new_stream().map_err(failed)?;
-            let blas = CudaBlas::new(Arc::clone(&stream)).map_err(blas_failed)?;
-            let mut codes = alloc(&stream, self.codes.len())?;
-            stream.memcpy_htod(self.codes, &mut codes).map_err(failed)?;
-            let mut scales = alloc(&stream, self.scales.numbers.len())?;
-            stream
-                .memcpy_htod(&self.scales.numbers, &mut scales)
-                .map_err(failed)?;
+            let quiet = quiet();
+            let parts = Parts::open(&quiet)?;
+            let stream = &parts.stream;
             let (rows, count) = (self.codes.len() / self.cols, self.x.len() / self.cols);
             let weight = DeviceMatrix {
                 rows,
                 cols: self.cols,
                 numbers: Numbers::Fp8(Fp8Numbers {
-                    codes,
-                    scales,
+                    codes: parts.given(self.codes)?,
+                    scales: parts.given(&self.scales.numbers)?,
                     rows_each: self.scales.rows_each,
                     cols_each: self.scales.cols_each,
                 }),
             };
             // With no memory beside them, so that a sanitizer sees what is read or written there.
-            let x = Rows::of_bits(&stream, count, self.x)?;
-            let mut out = Rows::of_bits(&stream, 0, &vec![u16::MAX; count * rows])?;
+            let x = Rows::of_bits(stream, count, self.x)?;
+            let mut out = Rows::of_bits(stream, 0, &vec![u16::MAX; count * rows])?;
             let mut widened = Rows::default();
             let mut products = Products {
-                module: &module,
-                stream: &stream,
-                blas: &blas,
+                module: &parts.module,
+                stream,
+                blas: &parts.blas,
                 widened: &mut widened,
             };
             products.multiply(&x, &weight, Outputs::Bf16, &mut out)?;
-            out.bits(&stream, count * rows)
+            Ok(out.bits(stream, count * rows)?.collect())
         }
     }
 }

@@ -6,7 +6,7 @@
 //! A block of the ledger is a block of each rank, and a swap copies each rank's part.
 //!
 //! # Invariants
-//! Held by `tests/ranks.rs`.
+//! Held by `tests/ranks_lost.rs` (1 and 4) and `tests/ranks.rs`.
 //! 1. A rank that fails ends the step of all. Of their devices those are lost that it was the end of; a link that fails is
 //!    the end of none.
 //! 2. Steps of several models on the same ranks are made one after the other: sums of two communicators under way at
@@ -14,7 +14,7 @@
 //! 3. Who makes a step needs no quiet ([`crate::graphs::quiet`]) once a rank has begun it: whoever keeps others quiet
 //!    may be waiting for a device, and with it for that step.
 //! 4. What was launched behind a sum runs once that has ended: a backend gives memory back after its stream has come to
-//!    its end (`tests/ranks_lost.rs`).
+//!    its end.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -8,8 +8,8 @@ use std::fs;
 use std::sync::Arc;
 
 use fastrand::Rng;
+use pointsman_cuda::CudaBackend;
 use pointsman_cuda::emulation::{self, ThreadOrder};
-use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token};
 use pointsman_engine::backend::{
     Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice, TokenChooser as _,
 };
@@ -44,9 +44,7 @@ fn backend() -> CudaBackend {
 
 fn backend_of(model: &Arc<OpenModel>) -> CudaBackend {
     emulation::provide();
-    let blocks = SHAPE.blocks(kv_bytes_per_token(model.config()));
-    let device = CudaDevice::new(0, blocks).unwrap();
-    CudaBackend::new(&device, Arc::clone(model), SHAPE).unwrap()
+    CudaBackend::alone(model, SHAPE).unwrap()
 }
 
 /// A backend of a model of one layer with random weights and so many tokens.

@@ -7,8 +7,6 @@
 
 mod fp8_models;
 
-use std::sync::Arc;
-
 use fastrand::Rng;
 use pointsman_cuda::CudaBackend;
 use pointsman_cuda::emulation::{self, ThreadOrder};
@@ -18,7 +16,7 @@ use pointsman_model::test_util::models;
 use pointsman_model::weights::fp8::Scales;
 use serde_json::json;
 
-use fp8_models::{SHAPE, backend, codes, config, device, numbers, open, small};
+use fp8_models::{SHAPE, backend, codes, config, numbers, open, small};
 
 #[test]
 fn the_order_of_threads_changes_no_product() {
@@ -52,7 +50,7 @@ fn a_device_that_has_no_fp8_is_named_with_its_capability() {
     let model = open(&small(Scaled::Whole)).unwrap();
     for (major, minor) in [(8, 0), (8, 6)] {
         emulated.set_capability(major, minor);
-        let refused = CudaBackend::new(&device(&model), Arc::clone(&model), SHAPE);
+        let refused = CudaBackend::alone(&model, SHAPE);
         let expected = format!(
             "CUDA device 0 (Emulated device 0) has compute capability {major}.{minor}, and FP8 weights, of which \
              model.layers.0.self_attn.q_proj.weight is one, want 8.9 or newer; serve the model's weights in \
@@ -72,7 +70,7 @@ fn rows_that_the_kernels_cannot_take_are_told_with_their_size() {
     let config = config(json!({"intermediate_size": 72}));
     let model = Fp8Model::of(&config, &models::tensors(&config, 2), |_| Scaled::Rows);
     let model = open(&model).unwrap();
-    let refused = CudaBackend::new(&device(&model), Arc::clone(&model), SHAPE).unwrap_err();
+    let refused = CudaBackend::alone(&model, SHAPE).unwrap_err();
     let expected = "a model with FP8 weights in rows of 72 numbers is not for CUDA devices, whose kernels take \
                     multiples of 16 of them; serve its weights in bf16";
     assert_eq!(refused.0, expected);
@@ -86,7 +84,7 @@ fn a_code_of_no_number_is_told_with_its_tensor_and_nothing_is_left() {
         let name = "model.layers.1.mlp.up_proj.weight";
         *model.stored_mut(name).3.last_mut().unwrap() = code;
         let model = open(&model).unwrap();
-        let refused = CudaBackend::new(&device(&model), model, SHAPE).unwrap_err();
+        let refused = CudaBackend::alone(&model, SHAPE).unwrap_err();
         let end = format!("tensor {name} has weights that are not a number; fetch it again");
         assert!(refused.0.ends_with(&end), "{refused}");
         assert_eq!(emulated.allocated(), 0);

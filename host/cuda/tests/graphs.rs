@@ -5,10 +5,9 @@
 )]
 
 use std::ops::Range;
-use std::sync::Arc;
 
+use pointsman_cuda::CudaBackend;
 use pointsman_cuda::emulation::{self, Alone, Launches, ThreadOrder};
-use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token};
 use pointsman_engine::backend::{
     Backend as _, Chunk, KvShape, Logits, PossibleTokens, TokenChoice, TokenChooser as _,
 };
@@ -67,9 +66,7 @@ fn decode(sequences: &[Sequence], position: usize) -> Vec<Chunk<'_>> {
 fn backend() -> CudaBackend {
     let config = models::config(json!({"head_dim": 16, "num_hidden_layers": 1}));
     let model = models::load(&config, &models::tensors(&config, 7), Dtype::BF16);
-    let blocks = SHAPE.blocks(kv_bytes_per_token(model.config()));
-    let device = CudaDevice::new(0, blocks).unwrap();
-    CudaBackend::new(&device, Arc::clone(model.open()), SHAPE).unwrap()
+    CudaBackend::alone(model.open(), SHAPE).unwrap()
 }
 
 /// A backend that has computed all but the last two tokens of sequences.

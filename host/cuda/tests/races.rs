@@ -8,8 +8,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use pointsman_cuda::CudaBackend;
 use pointsman_cuda::emulation::{self, ThreadOrder};
-use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token};
 use pointsman_engine::backend::{Backend as _, Chunk, KvShape, Logits};
 use pointsman_engine::test_util::schedules::WithPoison as _;
 use pointsman_events::BlockId;
@@ -75,9 +75,7 @@ fn steps(backend: &mut CudaBackend) -> Vec<u32> {
 fn the_order_of_threads_and_blocks_changes_no_logits() {
     let emulated = emulation::alone();
     for model in all_kinds() {
-        let blocks = SHAPE.blocks(kv_bytes_per_token(model.config()));
-        let device = CudaDevice::new(0, blocks).unwrap();
-        let mut backend = CudaBackend::new(&device, Arc::clone(model.open()), SHAPE).unwrap();
+        let mut backend = CudaBackend::alone(model.open(), SHAPE).unwrap();
         emulated.set_order(ThreadOrder::Forward);
         let forward = steps(&mut backend);
         for order in ThreadOrder::OTHERS {

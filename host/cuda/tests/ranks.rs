@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::thread;
 
 use fastrand::Rng;
-use pointsman_cuda::{
-    CudaBackend, CudaDevice, CudaRanks, RanksBackend, emulation, kv_bytes_per_token,
-};
+use pointsman_cuda::{CudaBackend, CudaRanks, RanksBackend, emulation, kv_bytes_per_token};
 use pointsman_engine::backend::{Backend, Chunk, KvBlocks, KvShape, Logits};
 use pointsman_engine::cpu::{CpuBackend, Processors};
 use pointsman_engine::test_util::schedules::{
@@ -54,8 +52,7 @@ fn split(model: &Arc<HostModel>, shape: KvShape, count: usize) -> RanksBackend {
 /// The same on one device.
 fn whole(model: &Arc<HostModel>, shape: KvShape) -> CudaBackend {
     emulation::install();
-    let device = CudaDevice::new(0, blocks(model, shape)).unwrap();
-    CudaBackend::new(&device, Arc::clone(model.open()), shape).unwrap()
+    CudaBackend::alone(model.open(), shape).unwrap()
 }
 
 /// Configurations that together have everything that a model on devices may have, each with the numbers of devices

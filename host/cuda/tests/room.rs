@@ -6,10 +6,8 @@
 
 use std::sync::Arc;
 
-use pointsman_cuda::{
-    BLAS_BYTES, ComputedModel, CudaBackend, CudaDevice, CudaDevices, Room, StepSize, emulation,
-    kv_bytes_per_token,
-};
+use pointsman_cuda::emulation::{self, Alone};
+use pointsman_cuda::{BLAS_BYTES, ComputedModel, CudaBackend, CudaDevices, Room, StepSize};
 use pointsman_engine::backend::{Backend, Chunk, KvShape, Logits};
 use pointsman_events::BlockId;
 use pointsman_model::files::ModelFiles;
@@ -79,21 +77,28 @@ fn room_for(model: &OpenModel, executors: Vec<StepSize>) -> Room {
     CudaDevices::room(&[0], &models).unwrap()
 }
 
+/// Bytes that are told for steps of this size, and those that these steps take.
+fn told_and_taken(
+    emulated: &Alone,
+    model: &Arc<OpenModel>,
+    size: StepSize,
+    make: impl FnOnce(&mut CudaBackend),
+) -> (usize, usize) {
+    let room = room_for(model, vec![size]);
+    let told = usize::try_from(room.steps).unwrap() - BLAS_BYTES;
+    let mut backend = CudaBackend::alone(model, SHAPE).unwrap();
+    let loaded = emulated.allocated();
+    make(&mut backend);
+    (told, emulated.allocated() - loaded)
+}
+
 #[test]
 fn steps_take_no_more_memory_than_is_told_for_them() {
     let emulated = emulation::alone();
     for model in small() {
-        let room = room(&model, 1);
-        let told = usize::try_from(room.steps).unwrap() - BLAS_BYTES;
-        let blocks = SHAPE.blocks(kv_bytes_per_token(model.config()));
-        let device = CudaDevice::new(0, blocks).unwrap();
-        let mut backend = CudaBackend::new(&device, Arc::clone(&model), SHAPE).unwrap();
-        let loaded = emulated.allocated();
-        make_largest(&mut backend);
-        let taken = emulated.allocated() - loaded;
+        let (told, taken) = told_and_taken(&emulated, &model, LARGEST, make_largest);
         assert!(taken <= told, "{taken} of {told}");
         assert!(taken + (8 << 10) > told, "{taken} of {told}");
-        drop(backend);
         assert_eq!(emulated.allocated(), 0);
     }
 }
@@ -107,12 +112,6 @@ fn a_step_that_is_filled_up_takes_no_more_memory_than_is_told_for_its_sequences(
         tokens: sequences,
         sequences,
     };
-    let room = room_for(&model, vec![size]);
-    let told = usize::try_from(room.steps).unwrap() - BLAS_BYTES;
-    let blocks = SHAPE.blocks(kv_bytes_per_token(model.config()));
-    let device = CudaDevice::new(0, blocks).unwrap();
-    let mut backend = CudaBackend::new(&device, Arc::clone(&model), SHAPE).unwrap();
-    let loaded = emulated.allocated();
     let blocks: Vec<BlockId> = (0..SHAPE.blocks_total).map(BlockId).collect();
     let chunk = Chunk {
         tokens: &[7],
@@ -121,8 +120,9 @@ fn a_step_that_is_filled_up_takes_no_more_memory_than_is_told_for_its_sequences(
         logits: Logits::Last,
     };
     let chunks = vec![chunk; sequences as usize];
-    backend.forward(&chunks, &mut Vec::new()).unwrap();
-    let taken = emulated.allocated() - loaded;
+    let (told, taken) = told_and_taken(&emulated, &model, size, |backend| {
+        backend.forward(&chunks, &mut Vec::new()).unwrap();
+    });
     assert!(taken <= told, "{taken} of {told}");
 }
 

@@ -4,6 +4,8 @@
 //! All memory that an operation gets on the device is as long as what is in it, and begins as not-a-number where
 //! something is to be written: a sanitizer sees a kernel that leaves it, and a test numbers that were left out.
 
+use std::sync::MutexGuard;
+
 use cudarc::driver::DeviceRepr;
 use half::bf16;
 use pointsman_engine::backend::{Chunk, KvShape, Logits};
@@ -27,11 +29,12 @@ const COMPUTES: &str = "a device under test does what it is asked for";
 #[derive(Debug)]
 pub struct OpsDevice(EndsQuietly<Parts>);
 
+/// The parts of a device that operations are run with.
 #[derive(Debug)]
-struct Parts {
-    blas: CudaBlas,
-    module: Module,
-    stream: Arc<CudaStream>,
+pub(crate) struct Parts {
+    pub(crate) blas: CudaBlas,
+    pub(crate) module: Module,
+    pub(crate) stream: Arc<CudaStream>,
 }
 
 /// A step of a model, as [`Ops`]. Numbers are rounded to bf16 on their way to the device. An operation ends its test if
@@ -60,23 +63,37 @@ struct Beside {
     attention: Attention,
 }
 
+impl Parts {
+    /// Loads the kernels onto the first device, while others are kept quiet.
+    pub(crate) fn open(_quiet: &MutexGuard<'static, ()>) -> Result<Self, DeviceError> {
+        let context = open(0)?;
+        let module = Module::load(&context)?;
+        let stream = context.new_stream().map_err(failed)?;
+        let blas = CudaBlas::new(Arc::clone(&stream)).map_err(blas_failed)?;
+        Ok(Self {
+            blas,
+            module,
+            stream,
+        })
+    }
+
+    /// Memory with these numbers.
+    pub(crate) fn given<T: DeviceRepr>(&self, numbers: &[T]) -> Result<CudaSlice<T>, DeviceError> {
+        let mut memory = alloc(&self.stream, numbers.len())?;
+        let copied = self.stream.memcpy_htod(numbers, &mut memory);
+        copied.map_err(failed)?;
+        Ok(memory)
+    }
+}
+
 impl OpsDevice {
     /// Loads the kernels onto the first device.
     ///
     /// # Errors
     /// If there is none, or it fails.
     pub fn open() -> Result<Self, DeviceError> {
-        let _quiet = quiet();
-        let context = open(0)?;
-        let module = Module::load(&context)?;
-        let stream = context.new_stream().map_err(failed)?;
-        let blas = CudaBlas::new(Arc::clone(&stream)).map_err(blas_failed)?;
-        let parts = Parts {
-            blas,
-            module,
-            stream,
-        };
-        Ok(Self(EndsQuietly::new(parts)))
+        let quiet = quiet();
+        Ok(Self(EndsQuietly::new(Parts::open(&quiet)?)))
     }
 
     fn stream(&self) -> &Arc<CudaStream> {
@@ -85,10 +102,7 @@ impl OpsDevice {
 
     /// Memory with these numbers.
     fn given<T: DeviceRepr>(&self, numbers: &[T]) -> CudaSlice<T> {
-        let mut memory = alloc(self.stream(), numbers.len()).expect(COMPUTES);
-        let copied = self.stream().memcpy_htod(numbers, &mut memory);
-        copied.expect(COMPUTES);
-        memory
+        self.0.given(numbers).expect(COMPUTES)
     }
 
     fn matrix(&self, matrix: &Matrix) -> DeviceMatrix {
@@ -111,8 +125,7 @@ impl OpsDevice {
     /// The numbers in rows.
     fn numbers(&self, rows: &Rows, len: usize) -> Vec<f32> {
         let bits = rows.bits(self.stream(), len).expect(COMPUTES);
-        let numbers = bits.iter().map(|bits| bf16::from_bits(*bits).to_f32());
-        numbers.collect()
+        bits.map(|bits| bf16::from_bits(bits).to_f32()).collect()
     }
 }
 
@@ -150,9 +163,11 @@ impl OpsCase<'_> {
         let input = self.input();
         let (few, pieces) = (input.few(), input.pieces());
         let rows = few.place(few.len()).min(sums_rows_max(self.config, pieces));
-        let stats_bytes = self.config.heads * pieces * 2 * F32;
-        let [sums, stats] = [sums_row_bytes(self.config, pieces), stats_bytes]
-            .map(|row_bytes| self.device.room(rows * row_bytes / BF16));
+        let row_bytes = [
+            sums_row_bytes(self.config, pieces),
+            stats_row_bytes(self.config, pieces),
+        ];
+        let [sums, stats] = row_bytes.map(|row_bytes| self.device.room(rows * row_bytes / BF16));
         Attention { sums, stats }
     }
 

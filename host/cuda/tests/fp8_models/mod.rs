@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use half::bf16;
-use pointsman_cuda::{CudaBackend, CudaDevice, kv_bytes_per_token};
+use pointsman_cuda::CudaBackend;
 use pointsman_engine::backend::KvShape;
 use pointsman_model::open::OpenModel;
 use pointsman_model::test_util::fp8::{Fp8Model, Scaled};
@@ -22,12 +22,8 @@ pub(crate) fn open(model: &Fp8Model) -> Result<Arc<OpenModel>, String> {
     Ok(Arc::new(opened))
 }
 
-pub(crate) fn device(model: &OpenModel) -> CudaDevice {
-    CudaDevice::new(0, SHAPE.blocks(kv_bytes_per_token(model.config()))).unwrap()
-}
-
 pub(crate) fn backend(model: &Arc<OpenModel>) -> CudaBackend {
-    CudaBackend::new(&device(model), Arc::clone(model), SHAPE).unwrap()
+    CudaBackend::alone(model, SHAPE).unwrap()
 }
 
 pub(crate) fn config(changes: Value) -> Value {
