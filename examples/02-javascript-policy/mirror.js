@@ -118,6 +118,7 @@ export class Mirror {
     const bound = request.promptTokens + request.outputTokensMax;
     if (info.kind !== "remote" && bound > device.blocksTotal * info.tokensPerBlock) return null;
     const free = device.blocksFree + device.blocksCached - count(this.blocksPlaced, device.id);
+    // The second comparison alone would do, but each call of a function takes much fuel here.
     if (blocksOn(request, info) <= free || blocksFor(request, info, device, 0) <= free) return 0;
     const tokens = cached.overlaps?.find((row) => row.executor === id)?.deviceTokens ?? 0;
     return blocksFor(request, info, device, tokens) <= free ? tokens : null;
@@ -127,8 +128,12 @@ export class Mirror {
   place(need, executor, seat) {
     const { request } = need;
     const { info } = executor;
-    const shared = this.#tokensShared(need, executor) ?? 0;
-    add(this.blocksPlaced, info.device, blocksFor(request, info, this.devices.get(info.device), shared));
+    const device = this.devices.get(info.device);
+    // Where nobody counts blocks, none are taken.
+    if (device !== undefined && info.tokensPerBlock) {
+      const shared = this.#tokensShared(need, executor) ?? 0;
+      add(this.blocksPlaced, device.id, blocksFor(request, info, device, shared));
+    }
     executor.placed ??= {
       slots: 0,
       queued: { "latency-critical": 0, throughput: 0 },
@@ -183,17 +188,15 @@ function runs(model, executor) {
 function blocksOn(request, info) {
   const makesRoom = info.preempts || info.kind === "remote";
   const generated = makesRoom ? Math.min(1, request.outputTokensMax) : request.outputTokensMax;
-  return info.tokensPerBlock ? Math.ceil((request.promptTokens + generated) / info.tokensPerBlock) : 0;
+  return Math.ceil((request.promptTokens + generated) / info.tokensPerBlock);
 }
 
 // Those of them that a placement takes where the device has so many tokens of the prompt. The tokens of a prompt are a
 // guess at a server elsewhere, so that nothing takes more than half of all there.
 function blocksFor(request, info, device, cachedTokens) {
-  if (!info.tokensPerBlock) return 0;
   const spared = blocksSpared(request.promptTokens, info, device, cachedTokens);
   const blocks = Math.max(0, blocksOn(request, info) - spared);
-  const isBounded = info.kind === "remote" && device !== undefined;
-  return isBounded ? Math.min(blocks, Math.ceil(device.blocksTotal / 2)) : blocks;
+  return info.kind === "remote" ? Math.min(blocks, Math.ceil(device.blocksTotal / 2)) : blocks;
 }
 
 // Blocks of the prompt that a placement does not take: those that sequences hold for certain, and at a server elsewhere
@@ -202,7 +205,7 @@ function blocksSpared(promptTokens, info, device, cachedTokens) {
   // The last token is computed in any case, and goes into a block of the request's own.
   const shareable = Math.max(0, promptTokens - 1);
   const cached = Math.floor(Math.min(cachedTokens, shareable) / info.tokensPerBlock);
-  return info.kind === "remote" ? cached : Math.max(0, cached - (device?.blocksCached ?? 0));
+  return info.kind === "remote" ? cached : Math.max(0, cached - device.blocksCached);
 }
 
 function count(counts, id) {

@@ -122,9 +122,7 @@ class Executor:
 
         The latter where what runs cannot be taken off again. A server elsewhere makes room for itself.
         """
-        if not self.info.tokens_per_block:
-            return 0
-        makes_room = self.info.preempts or self.info.kind == ExecutorKind.REMOTE
+        makes_room = self.info.preempts or self.is_elsewhere
         generated = min(1, request.output_tokens_max) if makes_room else request.output_tokens_max
         return -(-(request.prompt_tokens + generated) // self.info.tokens_per_block)
 
@@ -133,11 +131,9 @@ class Executor:
 
         The tokens of a prompt are a guess at a server elsewhere, so that nothing takes more than half of all there.
         """
-        if not self.info.tokens_per_block:
-            return 0
         spared = self.blocks_spared(request, device, cached_tokens)
         blocks = max(0, self.blocks_on(request) - spared)
-        if self.is_elsewhere and device is not None:
+        if self.is_elsewhere:
             return min(blocks, -(-device.blocks_total // 2))
         return blocks
 
@@ -150,9 +146,7 @@ class Executor:
         # The last token is computed in any case, and goes into a block of the request's own.
         shareable = max(0, request.prompt_tokens - 1)
         cached = min(cached_tokens, shareable) // self.info.tokens_per_block
-        if self.is_elsewhere or device is None:
-            return cached
-        return max(0, cached - device.blocks_cached)
+        return cached if self.is_elsewhere else max(0, cached - device.blocks_cached)
 
 
 class Mirror:
@@ -255,6 +249,7 @@ class Mirror:
         if bound > room and not executor.is_elsewhere:
             return None
         free = device.blocks_free + device.blocks_cached - self.blocks_placed[device.id]
+        # The second comparison alone would do, but each call of a function takes much fuel here.
         if executor.blocks_on(request) <= free or executor.blocks(request, device, 0) <= free:
             return 0
         tokens = need.tokens_on(executor.id)
@@ -263,10 +258,11 @@ class Mirror:
     def place(self, need, executor, seat):
         """Counts a placement of this answer, which later ones must reckon with."""
         request = need.request
-        device_id = executor.info.device
-        shared = self._tokens_shared(need, executor) or 0
-        blocks = executor.blocks(request, self.devices.get(device_id), shared)
-        self.blocks_placed[device_id] += blocks
+        device = self.devices.get(executor.info.device)
+        # Where nobody counts blocks, none are taken.
+        if device is not None and executor.info.tokens_per_block:
+            shared = self._tokens_shared(need, executor) or 0
+            self.blocks_placed[device.id] += executor.blocks(request, device, shared)
         executor.placed = placed = executor.placed or Placed()
         if seat == Seat.SLOT:
             placed.slots += 1

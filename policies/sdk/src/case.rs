@@ -199,12 +199,7 @@ impl<'a> Case<'a> {
     /// Tokens of the prompt that an executor's device has, if the request finds blocks there only because of them;
     /// otherwise 0.
     pub(crate) fn tokens_shared(&self, executor: &Executor<'_>) -> u64 {
-        let is_by_sharing = self.lacks_blocks(executor, 0) && self.check_blocks(executor).is_ok();
-        if is_by_sharing {
-            self.tokens_on(executor)
-        } else {
-            0
-        }
+        self.check_blocks(executor).unwrap_or(0)
     }
 
     /// Tokens of the prompt that an executor is listed as holding.
@@ -303,13 +298,19 @@ impl<'a> Case<'a> {
         Err(Obstacle::NoSlot)
     }
 
+    /// Checks that the executor's device has the blocks. Returns the tokens of the prompt there without which it has too
+    /// few: 0 where the request needs none of them.
     #[inline]
-    fn check_blocks(&self, executor: &Executor<'_>) -> Result<(), Obstacle> {
+    fn check_blocks(&self, executor: &Executor<'_>) -> Result<u64, Obstacle> {
+        if !self.lacks_blocks(executor, 0) {
+            return Ok(0);
+        }
         // What is held of a prompt is looked up only where it matters: that takes longer than all else here.
-        if self.lacks_blocks(executor, 0) && self.lacks_blocks(executor, self.tokens_on(executor)) {
+        let tokens = self.tokens_on(executor);
+        if self.lacks_blocks(executor, tokens) {
             return Err(Obstacle::NoBlocks);
         }
-        Ok(())
+        Ok(tokens)
     }
 
     /// Returns whether an executor's device, which has so many tokens of the prompt, has too few blocks for the request.

@@ -9,7 +9,8 @@ use crate::wire::types::Change;
 /// Knowledge of a policy about executors beside the mirror, such as an order of them.
 ///
 /// A policy names its index in [`Policy::index`](crate::Policy::index). The SDK updates it at the
-/// end of every `observe` and, for a [`Router`](crate::Router), before each request of a batch.
+/// end of every `observe` and, for a [`Router`](crate::Router), before each request of a batch, and
+/// after the last; and before and after an explanation.
 pub trait ExecutorIndex {
     /// Looks at some executors again, because their rows or the placements on them have changed, or because the
     /// request that is being placed would share blocks there. They come in any order, some of them twice; one

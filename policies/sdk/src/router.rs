@@ -102,33 +102,29 @@ impl<R: Router> Routing for R {
             }
             let fleet = Fleet { mirror, placed };
             let case = Case::new(fleet, request, at.now).with_cached(cached);
-            let picked = self.choose(&case).map(|pick| {
-                self.picked(&case, &pick);
-                let first = pick.executors.first();
-                let executor = first.and_then(|id| mirror.executor(*id));
-                let counted = executor.map(|it| {
-                    let prefill = self.prefill_tokens(&case, &it);
-                    (it, prefill, case.tokens_shared(&it))
-                });
-                (pick, counted)
-            });
-            if let Some(index) = self.index() {
-                update_held(index, mirror, placed, Vec::new());
-            }
-            let (pick, counted) = match picked {
-                Ok(picked) => picked,
+            let pick = match self.choose(&case) {
+                Ok(pick) => pick,
                 Err(verdict) => return verdict,
             };
-            if let Some((executor, prefill, shared)) = counted {
+            self.picked(&case, &pick);
+            let first = pick.executors.first();
+            if let Some(executor) = first.and_then(|id| mirror.executor(*id)) {
+                let prefill_tokens = self.prefill_tokens(&case, &executor);
+                let shared = case.tokens_shared(&executor);
                 placed.place_sharing((mirror, request), &executor, pick.seat, shared);
-                placed.add_prefill(&executor, prefill);
+                placed.add_prefill(&executor, prefill_tokens);
             }
             Verdict {
                 choice: Choice::Place(pick.executors),
                 reason: pick.reason,
             }
         };
-        requests.iter().map(verdict).collect()
+        let verdicts = requests.iter().map(verdict).collect();
+        if let Some(index) = self.index() {
+            // What was held of the last prompt is no room for others.
+            update_held(index, mirror, placed, Vec::new());
+        }
+        verdicts
     }
 }
 
