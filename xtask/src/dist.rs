@@ -86,8 +86,12 @@ fn make(release: &Release<'_>, folder: &Path) -> Result<Vec<PathBuf>> {
     }
     fs::create_dir_all(folder)?;
     release.check(folder)?;
-    let files = [deb::make(release, folder)?, archive::make(release, folder)?];
-    let container = container::make(release, folder)?;
+    let glibc = deb::glibc(&fs::read(release.binary)?);
+    let files = [
+        deb::make(release, glibc, folder)?,
+        archive::make(release, folder)?,
+    ];
+    let container = container::make(release, glibc, folder)?;
     let sums = folder.join("SHA256SUMS");
     fs::write(&sums, checksums(&files)?)?;
     Ok(files.into_iter().chain([container, sums]).collect())

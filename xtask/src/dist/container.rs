@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::{FILE, PROGRAM, Release, deb, install, open_to_readers, write};
+use super::{FILE, PROGRAM, Release, install, open_to_readers, write};
 
 /// The base that the container file names. It is Debian 12, and has its glibc.
 const BASE: &str = "cc-debian12";
 
-/// Makes `container` in `folder`.
-pub(super) fn make(release: &Release<'_>, folder: &Path) -> Result<PathBuf> {
+/// Makes `container` in `folder`, for a binary that asks for this version of glibc.
+pub(super) fn make(release: &Release<'_>, glibc: (u32, u32), folder: &Path) -> Result<PathBuf> {
     let container = folder.join("container");
     install(release.binary, &container.join("pointsman"), PROGRAM)?;
     let template = release.template("Containerfile");
     let file = fs::read_to_string(&template);
     let file = file.with_context(|| format!("{} cannot be read", template.display()))?;
-    let base = base(deb::glibc(&fs::read(release.binary)?))?;
+    let base = base(glibc)?;
     write(&container.join("Containerfile"), &file.replace(BASE, base))?;
     for (from, name) in [
         (release.template("pointsman.toml"), "pointsman.toml"),

@@ -14,8 +14,8 @@ use crate::process;
 /// The scripts that dpkg calls.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
-/// Makes the package in `folder`.
-pub(super) fn make(release: &Release<'_>, folder: &Path) -> Result<PathBuf> {
+/// Makes the package of a binary that asks for this version of glibc, in `folder`.
+pub(super) fn make(release: &Release<'_>, glibc: (u32, u32), folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("deb");
     release.write_common(&tree)?;
     release.write_service(&tree, "usr/lib")?;
@@ -29,7 +29,6 @@ pub(super) fn make(release: &Release<'_>, folder: &Path) -> Result<PathBuf> {
         &format!("/{CONFIGURATION}\n"),
     )?;
     let architecture = architecture()?;
-    let glibc = glibc(&fs::read(release.binary)?);
     write(
         &tree.join("DEBIAN/control"),
         &control(release.version, architecture, glibc),
