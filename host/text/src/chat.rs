@@ -4,17 +4,16 @@
 //! comes with the model, so it is limited in steps and depth.
 
 use std::error::Error as _;
-use std::io::{self, Write};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
+use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use pointsman_executor::prompt::{ChatMessage, PromptError};
 use pointsman_executor::tools::Tool;
 use serde::{Deserialize, Serialize};
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use super::date::strftime;
+use super::python_json::to_json;
 
 /// `chat_template` of `tokenizer_config.json`.
 #[derive(Debug, Deserialize)]
@@ -124,7 +123,7 @@ impl ChatTemplate {
             let error = Error::new(ErrorKind::InvalidOperation, why.clone());
             Err(error.with_source(Raised(why)))
         });
-        environment.add_template_owned(NAME, source.clone())?;
+        environment.add_template_owned(NAME, without_generation(&source))?;
         Ok(Self {
             environment,
             special: Value::from(Serde(special)),
@@ -192,6 +191,23 @@ impl ChatTemplate {
     }
 }
 
+/// A template whose blocks around what an assistant said, which transformers has for training, are those of a condition
+/// that always holds.
+fn without_generation(source: &str) -> String {
+    let mut blocks = source.split("{%");
+    let mut written = blocks.next().unwrap_or_default().to_owned();
+    for block in blocks {
+        let (inside, after) = block.split_at(block.find("%}").unwrap_or(block.len()));
+        let plain = match inside.trim_matches(|c: char| c.is_whitespace() || "-+".contains(c)) {
+            "generation" => inside.replace("generation", "if true"),
+            "endgeneration" => inside.replace("endgeneration", "endif"),
+            _ => inside.to_owned(),
+        };
+        written.extend(["{%", &plain, after]);
+    }
+    written
+}
+
 /// Messages that all have a text, if only an empty one.
 fn with_texts(messages: &[ChatMessage]) -> Vec<ChatMessage> {
     let messages = messages.iter().cloned().map(|message| ChatMessage {
@@ -236,47 +252,6 @@ fn raised(error: &Error) -> Option<String> {
     None
 }
 
-/// Writes JSON like Python's `json.dumps` without `ensure_ascii`, for which templates are written;
-/// the template language's own filter escapes characters that have a meaning in HTML.
-fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    options.assert_all_used()?;
-    match indent {
-        Some(width) => write_json(
-            value,
-            PrettyFormatter::with_indent(" ".repeat(width).as_bytes()),
-        ),
-        None => write_json(value, PythonSpacing),
-    }
-}
-
-fn write_json(value: &Value, formatter: impl Formatter) -> Result<String, Error> {
-    let mut json = Vec::new();
-    let written = value.serialize(&mut Serializer::with_formatter(&mut json, formatter));
-    let unserializable = |error| {
-        Error::new(ErrorKind::BadSerialization, "no JSON for this value").with_source(error)
-    };
-    written.map_err(unserializable)?;
-    Ok(String::from_utf8(json).expect("JSON is UTF-8"))
-}
-
-/// Python's spacing: `[1, 2]` and `{"a": 1}`.
-struct PythonSpacing;
-
-impl Formatter for PythonSpacing {
-    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,6 +294,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_marked_for_training_is_written_as_it_is() {
+        let message = "{% generation %}{{ m.role }}{%- endgeneration -%} !{% endfor %}";
+        check(
+            &format!("{{% for m in messages %}}{message}"),
+            "system!user!",
+        );
+    }
+
+    #[test]
     fn python_methods_and_json_are_there() {
         check(
             "{{ messages[0]['content'].upper().strip('.') }}",
@@ -332,7 +316,6 @@ mod tests {
             "{{ {'a': [1, 2], 'b': none} | tojson }}",
             r#"{"a": [1, 2], "b": null}"#,
         );
-        check("{{ [1] | tojson(indent=2) }}", "[\n  1\n]");
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod date;
 mod files;
 mod form;
 mod generation;
+mod python_json;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
