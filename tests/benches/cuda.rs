@@ -19,8 +19,8 @@ use pointsman_cuda::probe;
 use pointsman_executor::job::Sampling;
 use pointsman_tests::cuda::peer::{Candidate, PeerSteps};
 use pointsman_tests::cuda::results::{RESULTS, Results};
-use pointsman_tests::cuda::served::{ServedLoad, ServedRound, Spread, served};
-use pointsman_tests::cuda::{ARCHITECTURES, Case, OnDevices, nothing_measured};
+use pointsman_tests::cuda::{ARCHITECTURES, Case, OnDevices, nothing_measured, served_on};
+use pointsman_tests::served::ServedLoad;
 use pointsman_tests::serving::target;
 
 /// Tokens that sequences have while the next ones are generated.
@@ -31,6 +31,7 @@ const BATCHES: [u32; 4] = [1, 8, 64, 256];
 const PROMPTS: [u32; 2] = [512, 2048];
 const LOAD: ServedLoad = ServedLoad {
     clients: 64,
+    slots: 64,
     requests: 256,
     tokens: 128,
     rounds: 5,
@@ -154,39 +155,12 @@ fn under_load(ordinals: &[usize], config: &Path, results: &mut Results) -> Resul
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let served = runtime.block_on(served(ordinals, config, LOAD))?;
+    let served = runtime.block_on(served_on(ordinals, config, LOAD))?;
     results.say(&format!(
         "server, {} clients, {} rounds of each in turns: the medians, with the least and the most",
         LOAD.clients, LOAD.rounds
     ))?;
-    results.say(
-        "decided by        answers   tokens/s  least   most  step ms  least   most  sequences/step  waited   idle",
-    )?;
-    results.say(&row("default policies", &served.policies)?)?;
-    results.say(&row("built-in rule", &served.built_in)?)
-}
-
-/// The row of rounds in which the same decided.
-fn row(name: &str, rounds: &[ServedRound]) -> Result<String> {
-    let tokens = spread(rounds, |round| round.load.tokens)?;
-    let step = spread(rounds, |round| milliseconds(round.load.step))?;
-    let answers: u64 = rounds.iter().map(|round| round.answers).sum();
-    Ok(format!(
-        "{name:<16} {answers:>8} {:>10.0} {:>6.0} {:>6.0} {:>8.3} {:>6.3} {:>6.3} {:>15.1} {:>6.2}% {:>5.2}%",
-        tokens.median,
-        tokens.least,
-        tokens.most,
-        step.median,
-        step.least,
-        step.most,
-        spread(rounds, |round| round.load.sequences)?.median,
-        100.0 * spread(rounds, |round| round.load.waited)?.median,
-        100.0 * spread(rounds, |round| round.load.idle)?.median,
-    ))
-}
-
-fn spread(rounds: &[ServedRound], figure: impl Fn(&ServedRound) -> f64) -> Result<Spread> {
-    Spread::of(rounds.iter().map(figure)).context("no rounds")
+    results.say(&served.to_string())
 }
 
 fn milliseconds(time: Duration) -> f64 {

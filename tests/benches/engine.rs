@@ -1,5 +1,5 @@
 //! `cargo xtask bench engine`: tokens per second, and the share of time in which the engine waits
-//! for decisions.
+//! for decisions; and the same server with the default policies and without any, in turns.
 //!
 //! With `--quick`: fewer steps and requests. With `--large`: also a model of a billion random parameters. With
 //! `--peers`: both models beside llama.cpp and mistral.rs, in turns; their installation takes some twenty minutes, once.
@@ -11,6 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use pointsman_driver::provider::{ModelConfig, ModelSource};
+use pointsman_local::DeviceConfig;
 use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
 use pointsman_model::host::HostModel;
@@ -19,7 +21,9 @@ use pointsman_tests::bandwidth;
 use pointsman_tests::cuda::ARCHITECTURES;
 use pointsman_tests::engine::{Case, Speed, demo_model, measure, under_load};
 use pointsman_tests::engine_peers::{EnginePeer, PeerModel};
+use pointsman_tests::served::{ServedLoad, served};
 use pointsman_tests::serving::target;
+use tokio::runtime::Runtime;
 
 /// Number of measurements of each case; the median counts.
 const REPEATS: usize = 5;
@@ -27,6 +31,23 @@ const REPEATS: usize = 5;
 const ROUNDS: usize = 3;
 /// Tokens of each prompt.
 const CONTEXT: u32 = 128;
+/// The name of the demo model in a server.
+const DEMO: &str = "2.5M";
+/// The load of the server whose policies come and go.
+const LOAD: ServedLoad = ServedLoad {
+    clients: 8,
+    slots: 8,
+    requests: 256,
+    tokens: 64,
+    rounds: 9,
+};
+/// The same for a billion parameters.
+const LARGE_LOAD: ServedLoad = ServedLoad {
+    requests: 16,
+    tokens: 16,
+    rounds: 5,
+    ..LOAD
+};
 const BATCHES: [u32; 2] = [1, 8];
 const THREADS: [NonZeroUsize; 2] = [NonZeroUsize::MIN, NonZeroUsize::new(2).unwrap()];
 
@@ -69,7 +90,23 @@ fn main() -> Result<()> {
     } else if has("--large") {
         compare(&Subject::large()?, large_steps)?;
     }
-    served(requests)
+    waited(requests)?;
+    let load = ServedLoad {
+        requests: requests / 4,
+        ..LOAD
+    };
+    decided(DEMO, ModelSource::Embedded, load)?;
+    if has("--peers") || has("--large") {
+        let [architecture, _] = ARCHITECTURES;
+        let folder = tempfile::tempdir()?;
+        let config = architecture.write(folder.path())?;
+        decided(
+            architecture.name,
+            ModelSource::Dummy { config, seed: 0 },
+            LARGE_LOAD,
+        )?;
+    }
+    Ok(())
 }
 
 /// Measures the demo model, and prints a hash of its logits, which tells two builds apart.
@@ -184,27 +221,44 @@ impl<'a> Subject<'a> {
 }
 
 /// Measures the default server.
-fn served(requests: usize) -> Result<()> {
+fn waited(requests: usize) -> Result<()> {
     println!();
     println!("Server with the default policies, streaming clients in a closed loop, 8 slots.");
-    println!("clients requests  tokens/s  sequences/step  waited  sat out    idle");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    println!("clients requests  tokens/s  sequences/step  waited  reported  sat out    idle");
+    let runtime = runtime()?;
     for clients in [1, 8, 64] {
         let load = runtime.block_on(under_load(clients, requests))?;
         println!(
-            "{clients:>7} {:>8} {:>9.0} {:>15.2} {:>6.2}% {:>7.3}% {:>6.2}%",
+            "{clients:>7} {:>8} {:>9.0} {:>15.2} {:>6.2}% {:>8.2}% {:>7.3}% {:>6.2}%",
             load.requests,
             load.tokens,
             load.sequences,
             100.0 * load.waited,
+            100.0 * load.reported,
             100.0 * load.sat_out,
             100.0 * load.idle,
         );
     }
     Ok(())
+}
+
+/// Measures a server that has a model on one thread, with the default policies and by the built-in rule.
+fn decided(name: &str, source: ModelSource, load: ServedLoad) -> Result<()> {
+    let device = DeviceConfig::with_processors("cpu0", 2);
+    let model = ModelConfig::new(name, source);
+    let served = runtime()?.block_on(served(model, device, load))?;
+    println!();
+    println!(
+        "{name} under a server, {} streaming clients, {} rounds of each in turns: the medians, with the least and the most.",
+        load.clients, load.rounds
+    );
+    println!("{served}");
+    Ok(())
+}
+
+fn runtime() -> Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    Ok(builder.worker_threads(2).enable_all().build()?)
 }
 
 fn cases(threads: NonZeroUsize, steps: u32) -> [Case; 2] {

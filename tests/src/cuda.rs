@@ -3,7 +3,6 @@
 
 pub mod peer;
 pub mod results;
-pub mod served;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,9 +12,11 @@ use anyhow::{Context, Result};
 use pointsman_core::BlockId;
 use pointsman_cuda::ceilings::Ceilings;
 use pointsman_cuda::{CudaDevices, kv_bytes_per_token, weight_bytes};
+use pointsman_driver::provider::{ModelConfig, ModelSource};
 use pointsman_engine::backend::{Backend, Chunk, KvShape, Logits, PossibleTokens, TokenChoice};
 use pointsman_engine::sample::Tokens;
 use pointsman_executor::job::Sampling;
+use pointsman_local::DeviceConfig;
 use pointsman_model::config::{Head, LlamaConfig};
 use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
@@ -24,6 +25,7 @@ use pointsman_model::split::Rank;
 use serde_json::json;
 
 use crate::clock::clock;
+use crate::served::{Served, ServedLoad, served};
 
 /// Tokens in a block.
 const TOKENS_PER_BLOCK: u32 = 16;
@@ -255,4 +257,18 @@ impl OnDevices {
 fn layer_numbers(config: &LlamaConfig) -> usize {
     let attention = config.hidden_size * (config.qkv_size() + config.q_size());
     attention + 3 * config.hidden_size * config.intermediate_size
+}
+
+/// Measures a server that has the model of a `config.json`, of random weights, on these devices together.
+///
+/// # Errors
+/// As [`served`].
+pub async fn served_on(ordinals: &[usize], config: &Path, load: ServedLoad) -> Result<Served> {
+    let name = config.file_stem().and_then(|stem| stem.to_str());
+    let source = ModelSource::Dummy {
+        config: config.to_owned(),
+        seed: SEED,
+    };
+    let model = ModelConfig::new(name.context("a model has a name")?, source);
+    served(model, DeviceConfig::with_cuda("gpu0", ordinals), load).await
 }

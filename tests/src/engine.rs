@@ -127,8 +127,10 @@ pub struct UnderLoad {
     pub tokens: f64,
     /// Average number of sequences in a step.
     pub sequences: f64,
-    /// Share of the engine's time with sequences in which it waited for the driver.
+    /// Share of the engine's time with sequences in which none could go on before a decision of the driver.
     pub waited: f64,
+    /// Share of the engine's time with sequences in which it handed its events to the driver.
+    pub reported: f64,
     /// Share of the sequences' turns that were skipped because a block was missing.
     pub sat_out: f64,
     /// Share of the whole time in which the engine made no step.
@@ -169,21 +171,24 @@ pub async fn under_load_of(
     let served = load.served(requests).await?;
     let took = now();
     serving.idle().await?;
-    let [steps, generated, sat_out, busy, waiting] = Counts::of(&stats).since(&before);
+    let [steps, generated, sat_out, busy, waiting, reporting] = Counts::of(&stats).since(&before);
+    let time = busy + waiting + reporting;
     ensure!(steps > 0.0, "no step was made");
     Ok(UnderLoad {
         requests: served,
         tokens: generated / took.as_secs_f64(),
         sequences: generated / steps,
-        waited: waiting / (waiting + busy),
+        waited: waiting / time,
+        reported: reporting / time,
         sat_out: sat_out / (generated + sat_out),
         idle: 1.0 - busy / 1e9 / took.as_secs_f64(),
         step: Duration::from_secs_f64(busy / 1e9 / steps),
     })
 }
 
-/// Counts of an engine: steps, generated tokens, turns that were sat out, nanoseconds of steps and of waiting.
-struct Counts([u64; 5]);
+/// Counts of an engine: steps, generated tokens, turns that were sat out, nanoseconds of steps, of waiting and of
+/// reporting.
+struct Counts([u64; 6]);
 
 impl Counts {
     fn of(stats: &EngineStats) -> Self {
@@ -193,12 +198,13 @@ impl Counts {
             &stats.sat_out,
             &stats.busy_nanos,
             &stats.waiting_nanos,
+            &stats.reporting_nanos,
         ];
         Self(counts.map(Counter::get))
     }
 
     #[expect(clippy::cast_precision_loss, reason = "for a report")]
-    fn since(&self, before: &Self) -> [f64; 5] {
+    fn since(&self, before: &Self) -> [f64; 6] {
         std::array::from_fn(|place| (self.0[place] - before.0[place]) as f64)
     }
 }

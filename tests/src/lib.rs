@@ -28,6 +28,7 @@ pub mod mutate;
 pub mod otlp;
 pub mod overload;
 pub mod reload;
+pub mod served;
 pub mod serving;
 pub mod simulated;
 mod stepped;

@@ -9,15 +9,16 @@ use pointsman_local::DeviceConfig;
 use pointsman_model::test_util::fp8::Fp8Model;
 use pointsman_server::check::check;
 use pointsman_tests::client::{Client, chat, streamed_chat};
-use pointsman_tests::cuda::served::{ServedLoad, served};
-use pointsman_tests::cuda::{Case, OnDevices, TINY, nothing_measured};
+use pointsman_tests::cuda::{Case, OnDevices, TINY, nothing_measured, served_on};
 use pointsman_tests::log::Log;
+use pointsman_tests::served::ServedLoad;
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
 /// A small load of the benchmark's server.
 const LOAD: ServedLoad = ServedLoad {
     clients: 2,
+    slots: 2,
     requests: 4,
     tokens: 3,
     rounds: 1,
@@ -498,7 +499,7 @@ async fn the_benchmark_measures_devices_together() -> Result<()> {
     ensure!(emulated.communicators() == 2, "one device computes");
     ensure!(!model.step(case, &Sampling::GREEDY)?.is_zero());
     drop(model);
-    let served = served(&[0, 1], &config, LOAD).await?;
+    let served = served_on(&[0, 1], &config, LOAD).await?;
     ensure!(served.policies[0].load.requests >= 4, "{served:?}");
     Ok(())
 }
@@ -510,7 +511,7 @@ async fn the_benchmark_measures_the_default_policies_and_the_built_in_rule_in_tu
     let folder = tempfile::tempdir()?;
     let config = TINY.write(folder.path())?;
     let load = ServedLoad { rounds: 2, ..LOAD };
-    let served = served(&[0], &config, load).await?;
+    let served = served_on(&[0], &config, load).await?;
     let of = [&served.policies, &served.built_in];
     ensure!(of.map(Vec::len) == [2, 2], "{served:?}");
     for round in of.into_iter().flatten() {

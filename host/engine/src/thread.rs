@@ -325,7 +325,7 @@ impl Lives {
         let sender = &self.spec.events;
         let sent = self
             .stats
-            .waiting_nanos
+            .reporting_nanos
             .time(|| sender.blocking_send(events));
         if sent.is_ok() {
             Ok(())

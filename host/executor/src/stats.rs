@@ -22,9 +22,10 @@ pub struct EngineStats {
     pub losses: Counter,
     /// Nanoseconds spent on steps.
     pub busy_nanos: Counter,
-    /// Nanoseconds spent waiting for the driver while there were sequences: for a command that lets
-    /// one go on, or for room for events.
+    /// Nanoseconds in which there were sequences of which none could go on before a command of the driver.
     pub waiting_nanos: Counter,
+    /// Nanoseconds spent handing events to the driver, which includes waiting for room for them.
+    pub reporting_nanos: Counter,
 }
 
 /// A number that only grows.

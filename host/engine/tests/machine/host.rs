@@ -6,7 +6,7 @@
 //! 3. What an answer shows is that of the same job alone, or its beginning: its text, and the probabilities of its
 //!    tokens, bit by bit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pointsman_core::{
@@ -75,6 +75,10 @@ pub(crate) struct Numbers {
     pub(crate) preemptions: u32,
     /// The preemptions that were by swap.
     pub(crate) swaps: u32,
+    /// Tokens that sequences had generated when they gave way, to be computed again.
+    pub(crate) recomputed_at: BTreeSet<u32>,
+    /// The same by swap.
+    pub(crate) swapped_at: BTreeSet<u32>,
     /// Lives of engines that ended.
     pub(crate) losses: u32,
     /// Half answers that were taken from engines that died.
@@ -404,6 +408,11 @@ impl Host {
                 state,
                 swapped_tokens,
             } => {
+                let gave_way_at = match swapped_tokens {
+                    0 => &mut self.numbers.recomputed_at,
+                    1.. => &mut self.numbers.swapped_at,
+                };
+                gave_way_at.insert(u32::try_from(state.generated().len()).unwrap());
                 let request = self.requests.get_mut(&sequence.request).unwrap();
                 (request.state, request.runs_on) = (Some(state), None);
                 Input::SequenceLeft(sequence, swapped_tokens)

@@ -247,7 +247,8 @@ fn attach_device(host: &mut Host, name: &str) -> DeviceId {
     })
 }
 
-/// Checks that everything happened that a soak is for, in a part of an hour.
+/// Checks that everything happened that a soak is for, in a part of an hour; sequences gave way at every length of an
+/// answer, in both ways.
 pub(crate) fn check(report: &Report, part: u32) {
     let numbers = &report.of_host;
     let outcome = |word: &str| numbers.outcomes.get(word).copied().unwrap_or_default();
@@ -265,5 +266,10 @@ pub(crate) fn check(report: &Report, part: u32) {
     ];
     for (what, count, an_hour) in counts {
         assert!(count >= an_hour / part, "{count} {what}: {report:#?}");
+    }
+    // Answers have up to 60 tokens; few have as many.
+    for gave_way_at in [&numbers.recomputed_at, &numbers.swapped_at] {
+        let spared = (0..=48 / part).find(|length| !gave_way_at.contains(length));
+        assert_eq!(spared, None, "no sequence gave way there: {report:#?}");
     }
 }

@@ -1,13 +1,13 @@
-//! A model on CUDA devices under a whole server, with the default policies and without any, in turns: what decisions of
-//! policies cost.
+//! A model under a whole server, with the default policies and without any, in turns: what decisions of policies cost.
 
-use std::path::Path;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pointsman_component::Digest;
 use pointsman_config::Config;
 use pointsman_core::Hook;
-use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
+use pointsman_driver::provider::{ExecutorConfig, ModelConfig};
 use pointsman_lifecycle::order::Order;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_local::DeviceConfig;
@@ -15,7 +15,6 @@ use pointsman_policy::Commit;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
-use super::SEED;
 use crate::client::streamed_chat;
 use crate::engine::{UnderLoad, under_load_of};
 use crate::serving::Serving;
@@ -25,6 +24,8 @@ use crate::serving::Serving;
 pub struct ServedLoad {
     /// Clients in a closed loop.
     pub clients: usize,
+    /// Slots of the executor.
+    pub slots: u32,
     /// Requests of all of them in a round.
     pub requests: usize,
     /// Tokens of each answer.
@@ -59,6 +60,10 @@ pub struct Spread {
     pub most: f64,
 }
 
+/// The rounds in which the same decided, as a row of a table. Figures are medians; `least` and `most` belong to the one
+/// before them.
+struct Row<'a>(&'a str, &'a [ServedRound]);
+
 /// The policies that were taken out of a server.
 struct TakenOut {
     fingerprints: Vec<Digest>,
@@ -82,17 +87,67 @@ impl Spread {
     }
 }
 
+// === impl Served ===
+
+/// A table of two rows, beneath the names of its columns.
+impl Display for Served {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "decided by        answers   tokens/s  least   most  step ms  least   most  sequences/step  waited   idle"
+        )?;
+        writeln!(f, "{}", Row("default policies", &self.policies))?;
+        write!(f, "{}", Row("built-in rule", &self.built_in))
+    }
+}
+
+impl Display for Row<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self(name, rounds) = *self;
+        let answers: u64 = rounds.iter().map(|round| round.answers).sum();
+        let spread = |figure: fn(&UnderLoad) -> f64| {
+            Spread::of(rounds.iter().map(|round| figure(&round.load))).ok_or(fmt::Error)
+        };
+        let tokens = spread(|load| load.tokens)?;
+        let step = spread(|load| milliseconds(load.step))?;
+        write!(
+            f,
+            "{name:<16} {answers:>8} {:>10.0} {:>6.0} {:>6.0} {:>8.3} {:>6.3} {:>6.3} {:>15.1} {:>6.2}% {:>5.2}%",
+            tokens.median,
+            tokens.least,
+            tokens.most,
+            step.median,
+            step.least,
+            step.most,
+            spread(|load| load.sequences)?.median,
+            100.0 * spread(|load| load.waited)?.median,
+            100.0 * spread(|load| load.idle)?.median,
+        )
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
 // === Measuring ===
 
-/// Measures a server that has the model on CUDA devices under a load, and stops it: what comes next has the devices'
+/// Measures a server that has the model on the device under a load, and stops it: what comes next has the device's
 /// memory. It is one server, so that the rounds differ in who decides, and in nothing else.
 ///
 /// # Errors
 /// If the server does not start, or a request fails.
-pub async fn served(ordinals: &[usize], config: &Path, load: ServedLoad) -> Result<Served> {
-    let name = config.file_stem().and_then(|stem| stem.to_str());
-    let name = name.context("a model has a name")?;
-    let serving = start(ordinals, (name, config), load).await?;
+pub async fn served(model: ModelConfig, device: DeviceConfig, load: ServedLoad) -> Result<Served> {
+    let name = model.name.clone();
+    let serving = Serving::start(|all: &mut Config| {
+        let mut executor = ExecutorConfig::new(&name);
+        executor.device = Some(device.name.clone());
+        executor.terms.slots = load.slots;
+        all.local.models = vec![model];
+        all.local.devices = vec![device];
+        all.local.executors = vec![executor];
+    });
+    let serving = serving.await?;
     let body = |client: usize| {
         let mut body = streamed_chat(&format!("Count from {client}."));
         body["model"] = json!(name);
@@ -111,26 +166,6 @@ pub async fn served(ordinals: &[usize], config: &Path, load: ServedLoad) -> Resu
     }
     serving.server.stop().await?;
     Ok(served)
-}
-
-/// Starts a server with the default policies that serves a model, by name and configuration.
-async fn start(
-    ordinals: &[usize],
-    (name, config): (&str, &Path),
-    load: ServedLoad,
-) -> Result<Serving> {
-    let source = ModelSource::Dummy {
-        config: config.to_owned(),
-        seed: SEED,
-    };
-    Serving::start(|all: &mut Config| {
-        all.local.models = vec![ModelConfig::new(name, source)];
-        all.local.devices = vec![DeviceConfig::with_cuda("gpu0", ordinals)];
-        let mut executor = ExecutorConfig::new(name);
-        executor.terms.slots = u32::try_from(load.clients).unwrap_or(u32::MAX);
-        all.local.executors = vec![executor];
-    })
-    .await
 }
 
 async fn round(
