@@ -518,6 +518,7 @@ async fn the_benchmark_measures_the_default_policies_and_the_built_in_rule_in_tu
         ensure!(round.load.requests >= 4, "{served:?}");
         ensure!(!round.load.step.is_zero(), "{served:?}");
     }
+    ensure!(served.to_string().lines().count() == 3, "{served}");
     // They are asked again once they are back.
     ensure!(
         served.policies.iter().all(|round| round.answers > 0),

@@ -74,7 +74,7 @@ pub enum Tier {
 
 /// Everything that decides, besides the text, about the numbers in a prompt's blocks. Hashes stand for the
 /// text alone: two models with one tokenizer have equal ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BlockKind {
     /// The model that the blocks are for; absent: the only one there is, which requests need not

@@ -6,23 +6,27 @@
 //! either. Past it the ones that no prompt had for the longest time are forgotten, and of one prompt its last
 //! ones first, which are of no use without those before them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use pointsman_events::{BlockHash, BlockKind, PrefixEvent};
 
 use crate::prefix::Prefix;
+use crate::table::Table;
 
 /// Tokens that a server's memory is taken to have room for where it does not tell: a few long prompts.
 pub(crate) const TOKENS_UNTOLD: u64 = 65_536;
+
+/// The contents of a block.
+type Block = (BlockKind, BlockHash);
 
 /// The blocks of a server, by the time at which a prompt had them last.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct AssumedBlocks {
     /// The turn of each block, which counts up.
-    turns: BTreeMap<(BlockKind, BlockHash), u64>,
-    /// The blocks by turn.
-    order: BTreeMap<u64, (BlockKind, BlockHash)>,
+    turns: Table<Block, u64>,
+    /// The blocks by turn. Turns that were not the last of their block are in it too: half of it, at most.
+    order: VecDeque<(u64, Block)>,
     turns_total: u64,
 }
 
@@ -40,6 +44,9 @@ impl AssumedBlocks {
             }
         }
         let mut events = self.forget_beyond(max);
+        if self.order.len() / 2 > self.turns.len() {
+            self.order.retain(|turn| is_last(&self.turns, turn));
+        }
         if !new.is_empty() {
             events.push(PrefixEvent::Stored(kind, new));
         }
@@ -47,24 +54,23 @@ impl AssumedBlocks {
     }
 
     /// Gives a block the newest turn. Returns whether it is new.
-    fn touch(&mut self, block: (BlockKind, BlockHash)) -> bool {
+    fn touch(&mut self, block: Block) -> bool {
         self.turns_total += 1;
-        let before = self.turns.insert(block, self.turns_total);
-        if let Some(before) = before {
-            self.order.remove(&before);
-        }
-        self.order.insert(self.turns_total, block);
-        before.is_none()
+        self.order.push_back((self.turns_total, block));
+        self.turns.insert(block, self.turns_total).is_none()
     }
 
     /// Forgets the oldest blocks until there are no more than `max`.
     fn forget_beyond(&mut self, max: usize) -> Vec<PrefixEvent> {
         let mut removed: BTreeMap<BlockKind, Vec<BlockHash>> = BTreeMap::new();
         while self.turns.len() > max
-            && let Some((_, block)) = self.order.pop_first()
+            && let Some(turn) = self.order.pop_front()
         {
-            self.turns.remove(&block);
-            removed.entry(block.0).or_default().push(block.1);
+            if is_last(&self.turns, &turn) {
+                let (kind, hash) = turn.1;
+                self.turns.remove(&turn.1);
+                removed.entry(kind).or_default().push(hash);
+            }
         }
         let removed = removed.into_iter();
         removed
@@ -76,6 +82,11 @@ impl AssumedBlocks {
     pub(crate) fn clear(&mut self) -> Vec<PrefixEvent> {
         self.forget_beyond(0)
     }
+}
+
+/// True if a block had no turn after this one.
+fn is_last(turns: &Table<Block, u64>, (turn, block): &(u64, Block)) -> bool {
+    turns.get(block) == Some(turn)
 }
 
 #[cfg(test)]
@@ -129,6 +140,20 @@ mod tests {
         assert_eq!(
             blocks.use_prompt(prompt(&other[..1]), 2),
             [removed(&[4, 2])]
+        );
+    }
+
+    #[test]
+    fn no_more_is_kept_of_a_prompt_that_comes_again_and_again() {
+        let mut blocks = AssumedBlocks::default();
+        for _ in 0..100 {
+            blocks.use_prompt(prompt(&HASHES), 6);
+        }
+        assert_eq!(blocks.turns.len(), 6);
+        assert!(blocks.order.len() <= 13, "{}", blocks.order.len());
+        assert_eq!(
+            blocks.use_prompt(prompt(&HASHES[..1]), 2),
+            [removed(&[6, 5, 4, 3])]
         );
     }
 

@@ -31,6 +31,7 @@ mod overlaps;
 mod pool;
 mod prefix;
 mod reported;
+mod table;
 mod tiers;
 
 pub use arena::{HostArena, SwappedOut};

@@ -20,6 +20,7 @@ use pointsman_events::{BlockId, ExecutorId, RequestId};
 use crate::count;
 use crate::holders::{Holders, Use};
 use crate::prefix::{Prefix, PrefixKey};
+use crate::table::Table;
 
 /// One request's blocks, in the order of its tokens.
 #[derive(Clone, Debug)]
@@ -53,7 +54,7 @@ pub struct BlockPool {
     free: Vec<BlockId>,
     /// Published blocks nobody holds, least recently released first.
     cached: BTreeSet<(u64, BlockId)>,
-    index: BTreeMap<PrefixKey, BlockId>,
+    index: Table<PrefixKey, BlockId>,
     leases: BTreeMap<RequestId, Lease>,
     /// Blocks that the leases of each executor list, each counted once; executors that use none are
     /// missing.
@@ -71,7 +72,7 @@ impl BlockPool {
             // Popped from the end, so the first block is handed out first.
             free: (0..blocks_total).rev().map(BlockId).collect(),
             cached: BTreeSet::new(),
-            index: BTreeMap::new(),
+            index: Table::default(),
             leases: BTreeMap::new(),
             used: BTreeMap::new(),
             clock: 0,
@@ -251,7 +252,7 @@ impl BlockPool {
         let Some(block) = self.lease(request).get(idx).copied() else {
             return;
         };
-        if self.block(block).key.is_none() && !self.index.contains_key(&key) {
+        if self.block(block).key.is_none() && self.index.get(&key).is_none() {
             self.block_mut(block).key = Some(key);
             self.index.insert(key, block);
         }
@@ -286,7 +287,7 @@ impl BlockPool {
 
     /// Forgets every published prefix: the contents are gone though the blocks are not.
     pub(crate) fn forget_contents(&mut self) {
-        self.index.clear();
+        self.index = Table::default();
         for block in &mut self.blocks {
             block.key = None;
         }

@@ -7,7 +7,7 @@
 use pointsman_events::{BlockHash, BlockKind, ExecutorId};
 
 /// The key of a block's contents in a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct PrefixKey {
     hash: BlockHash,

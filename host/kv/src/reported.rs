@@ -5,18 +5,18 @@
 //! somebody holds, however many devices hold none.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use pointsman_events::{BlockHash, BlockKind, DeviceId, PrefixEvent};
 
 use crate::count;
 use crate::prefix::Prefix;
+use crate::table::{Entry, Table};
 
 /// Blocks that devices were reported to hold.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct ReportedBlocks {
-    blocks: BTreeMap<BlockKind, BTreeMap<BlockHash, DevicesHolding>>,
+    blocks: BTreeMap<BlockKind, Table<BlockHash, DevicesHolding>>,
     /// The number of blocks of each device that holds any.
     counts: BTreeMap<DeviceId, u32>,
 }
@@ -143,7 +143,7 @@ impl ReportedBlocks {
     }
 
     fn forget_kind_if_empty(&mut self, kind: BlockKind) {
-        if self.blocks.get(&kind).is_some_and(BTreeMap::is_empty) {
+        if self.blocks.get(&kind).is_some_and(Table::is_empty) {
             self.blocks.remove(&kind);
         }
     }
@@ -154,7 +154,7 @@ impl ReportedBlocks {
             return;
         }
         for blocks in self.blocks.values_mut() {
-            blocks.retain(|_, devices| !devices.holds(device) || !devices.remove(device));
+            blocks.retain(|devices| !devices.holds(device) || !devices.remove(device));
         }
         self.blocks.retain(|_, blocks| !blocks.is_empty());
     }
