@@ -11,12 +11,12 @@
 )]
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pointsman_cuda::ceilings::{self, Ceilings};
 use pointsman_cuda::probe;
 use pointsman_executor::job::Sampling;
+use pointsman_tests::clock::milliseconds;
 use pointsman_tests::cuda::peer::{Candidate, PeerSteps};
 use pointsman_tests::cuda::results::{RESULTS, Results};
 use pointsman_tests::cuda::{ARCHITECTURES, Case, OnDevices, nothing_measured, served_on};
@@ -161,8 +161,4 @@ fn under_load(ordinals: &[usize], config: &Path, results: &mut Results) -> Resul
         LOAD.clients, LOAD.rounds
     ))?;
     results.say(&served.to_string())
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }

@@ -8,3 +8,9 @@ pub fn clock() -> impl Fn() -> Duration {
     let start = std::time::Instant::now();
     move || start.elapsed()
 }
+
+/// A time in milliseconds.
+#[must_use]
+pub fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,7 +1,6 @@
 //! A model under a whole server, with the default policies and without any, in turns: what decisions of policies cost.
 
 use std::fmt::{self, Display, Formatter};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pointsman_component::Digest;
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 use crate::client::streamed_chat;
+use crate::clock::milliseconds;
 use crate::engine::{UnderLoad, under_load_of};
 use crate::serving::Serving;
 
@@ -54,10 +54,10 @@ pub struct ServedRound {
 
 /// A figure of several rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    pub least: f64,
-    pub median: f64,
-    pub most: f64,
+struct Spread {
+    least: f64,
+    median: f64,
+    most: f64,
 }
 
 /// The rounds in which the same decided, as a row of a table. Figures are medians; `least` and `most` belong to the one
@@ -75,8 +75,7 @@ struct TakenOut {
 
 impl Spread {
     /// The spread of these figures; absent: there are none.
-    #[must_use]
-    pub fn of(figures: impl Iterator<Item = f64>) -> Option<Self> {
+    fn of(figures: impl Iterator<Item = f64>) -> Option<Self> {
         let mut figures: Vec<f64> = figures.collect();
         figures.sort_unstable_by(f64::total_cmp);
         Some(Self {
@@ -124,10 +123,6 @@ impl Display for Row<'_> {
             100.0 * spread(|load| load.idle)?.median,
         )
     }
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }
 
 // === Measuring ===

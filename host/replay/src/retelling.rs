@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! 1. A machine goes on with the entries of its own run alone
-//!    (`a_run_is_told_from_its_own_keyframe_on`).
+//!    (`a_run_is_told_from_its_own_keyframe_on`, in `tests/tests/operating/retelling.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -269,70 +269,5 @@ impl Policies for Recorded {
         same.map_or(requests.len(), |decision| {
             decision.requests.len().clamp(1, requests.len().max(1))
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use pointsman_core::Config;
-    use pointsman_journal::{Blob, Header};
-
-    use super::*;
-
-    /// The number of rounds in which a machine decided.
-    #[derive(Debug, Default)]
-    struct RoundCount(u64);
-
-    impl Rounds for RoundCount {
-        fn before(&mut self, _: Micros, _: &Machine, _: &Roster) {}
-
-        fn after(&mut self, _: &Machine, _: &[Stamped]) {
-            self.0 += 1;
-        }
-    }
-
-    fn header(started_unix_ms: u64) -> Entry<'static> {
-        Entry::Header(Header {
-            pointsman: env!("CARGO_PKG_VERSION").to_owned(),
-            wasmtime: String::new(),
-            started_unix_ms,
-            file: 0,
-        })
-    }
-
-    /// The number of rounds that are retold of one after a keyframe of run 1 and a header of `run`.
-    fn retold(run: u64) -> u64 {
-        let machine = Machine::new(Config::default()).unwrap();
-        let (now, round) = (Micros(1), machine.round());
-        let keyframe = Keyframe {
-            now,
-            round,
-            machine: Blob::of(&machine).unwrap(),
-            roster: Roster::default(),
-        };
-        let entries = [
-            header(1),
-            Entry::Keyframe(Box::new(keyframe)),
-            header(run),
-            Entry::Round { now, round },
-        ];
-        let (mut retelling, mut rounds) = (Retelling::new(), RoundCount::default());
-        for entry in entries {
-            let file = Path::new("journal.pmj").into();
-            let located = Located {
-                file,
-                offset: 0,
-                entry,
-            };
-            retelling.take(located, &mut rounds).unwrap();
-        }
-        retelling.finish(&mut rounds).unwrap();
-        rounds.0
-    }
-
-    #[test]
-    fn a_run_is_told_from_its_own_keyframe_on() {
-        assert_eq!(retold(1), 1, "another file of the run");
-        assert_eq!(retold(2), 0, "another run");
     }
 }

@@ -206,9 +206,12 @@ mod tests {
         ] {
             assert_eq!(written(options).unwrap(), expected, "{options}");
         }
-        for options in ["cls=1", "separators=[',']"] {
-            let refused = written(options).unwrap_err();
-            assert!(!refused.to_string().is_empty(), "{options}");
+        for (options, why) in [
+            ("cls=1", "cls"),
+            ("separators=[',']", "separators are two, not 1"),
+        ] {
+            let refused = written(options).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
         }
     }
 }

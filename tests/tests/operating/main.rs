@@ -8,3 +8,4 @@ mod monitor_data;
 mod past;
 mod reload_under_load;
 mod replay;
+mod retelling;

@@ -15,17 +15,19 @@ use std::sync::LazyLock;
 use anyhow::{Result, ensure};
 use pointsman_component::PolicyEngine;
 use pointsman_config::JournalPlace;
-use pointsman_core::{Author, Hook, Machine, Micros, Reply, Stamped};
-use pointsman_journal::{Blob, Entry, JournalReader, Located, Roster};
+use pointsman_core::{Author, Hook, Reply};
+use pointsman_journal::{Blob, Entry, JournalReader, Located};
 use pointsman_policy_cli::Verdict;
 use pointsman_policy_cli::journal::{self, JournalCommand, ReplayArgs, ShowArgs};
-use pointsman_replay::{ComponentCache, Difference, Replay, ReplayTally, Retelling, Rounds};
+use pointsman_replay::{ComponentCache, Difference, Replay, ReplayTally};
 use pointsman_testkit::component::component_path;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::journal::{Orders, Plan, Recorded, record, replay_args, replay_said};
 use pointsman_tests::load::LoadGenerator;
 use pointsman_tests::serving::{Serving, component, holds};
 use tempfile::TempDir;
+
+use crate::retelling::retold;
 
 /// Records a journal of `decisions` decisions, with a policy that traps.
 fn recorded(decisions: u64, file_bytes: u64) -> (TempDir, Recorded) {
@@ -329,18 +331,6 @@ fn as_of_another_version(entry: &mut Entry<'static>) {
     }
 }
 
-/// The number of rounds in which a machine decided.
-#[derive(Debug, Default)]
-struct RoundCount(u64);
-
-impl Rounds for RoundCount {
-    fn before(&mut self, _: Micros, _: &Machine, _: &Roster) {}
-
-    fn after(&mut self, _: &Machine, _: &[Stamped]) {
-        self.0 += 1;
-    }
-}
-
 #[test]
 fn runs_of_others_are_passed_over_and_fail_alone() {
     let (folder, run) = recorded(500, 64 << 20);
@@ -378,13 +368,6 @@ fn runs_of_others_are_passed_over_and_fail_alone() {
         assert!(said.contains(why), "{said}");
     }
 
-    let retold = |entries: Vec<Located>| {
-        let (mut retelling, mut rounds) = (Retelling::new(), RoundCount::default());
-        for located in entries {
-            retelling.take(located, &mut rounds).unwrap();
-        }
-        retelling.finish(&mut rounds).map(|_| rounds.0)
-    };
     let rounds = retold(ours.clone()).unwrap();
     assert!(rounds > 0);
     assert_eq!(retold([others.clone(), ours].concat()).unwrap(), rounds);
