@@ -185,7 +185,7 @@ async fn compare(peers: &[Peer], loads: &[(&str, Load)], part: usize) -> Result<
 
 /// The gateways of `peers` that are installed, each before these servers and fit for so many streams at once.
 async fn gateways(peers: &[Peer], servers: &[SocketAddr], streams: usize) -> Result<Vec<Gateway>> {
-    let (tools, built) = (target().join("peers"), target().join("release"));
+    let (tools, built) = (target().join("peers"), target().join("packaged"));
     let mut gateways = Vec::new();
     for peer in peers {
         match peer.program(&tools, &built) {

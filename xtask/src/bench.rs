@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: the guests, then one benchmark of `tests/benches` in release. One that needs what
-//! nobody else needs is a folder there, a package of its own outside the workspace.
+//! `cargo xtask bench`: the guests, then one benchmark of `tests/benches`, built as packages are: the figures are those of
+//! what operators install. One that needs what nobody else needs is a folder there, a package of its own outside the workspace.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use pointsman_notation::instead;
 
 use crate::device;
+use crate::dist::PROFILE;
 use crate::engines;
 use crate::peers;
 use crate::policies;
@@ -50,7 +51,15 @@ pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<
     if workspace.root.join(&manifest).is_file() {
         run_apart(&mut command, workspace, &manifest);
     } else {
-        command.args(["bench", "-p", PACKAGE, "--bench", name]);
+        command.args([
+            "bench",
+            "--profile",
+            PROFILE,
+            "-p",
+            PACKAGE,
+            "--bench",
+            name,
+        ]);
     }
     process::run(command.arg("--").args(args))
 }

@@ -7,7 +7,8 @@ pub(crate) const USAGE: &str = "\
 Project tasks. Usage: cargo xtask TASK
 
   serve [ARGS]                    the default policies, then `pointsman serve ARGS` in release;
-                                  `serve --fleet 4` has several executors to route between
+                                  `serve --fleet 4` has several executors to route between,
+                                  `serve -- --help` lists its flags
   policies [NAME...]              build these policies, or all, to components in <target>/policies
   test [OPTIONS] [ARGS]           policies, then cargo test --workspace ARGS
       --skip-policies             the policies as they were built last
@@ -19,7 +20,7 @@ Project tasks. Usage: cargo xtask TASK
   kernels                         compile the kernels for CUDA devices to their PTX
   dist                            what operators install, in <target>/dist: .deb, archive, container folder
   bench                           list the benchmarks
-  bench NAME [ARGS]               policies, then benchmark NAME in release; ARGS go to it
+  bench NAME [ARGS]               policies, then benchmark NAME, built as packages are; ARGS go to it
   help                            this text
 
 <target> is CARGO_TARGET_DIR, or target/ beside the root Cargo.toml; no other setting of cargo moves it.
@@ -80,8 +81,12 @@ pub(crate) fn parse(args: &[String]) -> Result<Task> {
     let Some((task, rest)) = args.split_first() else {
         return Ok(Task::Help);
     };
+    let asks_for_help = |arg: &String| matches!(arg.as_str(), "--help" | "-h");
+    if asks_for_help(task) || rest.first().is_some_and(asks_for_help) {
+        return Ok(Task::Help);
+    }
     match task.as_str() {
-        "help" | "--help" | "-h" => Ok(Task::Help),
+        "help" => Ok(Task::Help),
         "serve" => Ok(Task::Serve {
             args: without_dashes(rest).to_vec(),
         }),
@@ -200,9 +205,17 @@ mod tests {
     }
 
     #[test]
-    fn no_argument_asks_for_help() {
+    fn help_is_asked_for_by_its_name_and_by_no_task() {
         assert_eq!(parsed("").unwrap(), Task::Help);
         assert_eq!(parsed("--help").unwrap(), Task::Help);
+        // Not a build of some minutes, and then the help of another program.
+        for task in TASKS {
+            assert_eq!(parsed(&format!("{task} --help")).unwrap(), Task::Help);
+        }
+        let expected = Task::Serve {
+            args: vec!["--help".into()],
+        };
+        assert_eq!(parsed("serve -- --help").unwrap(), expected);
     }
 
     #[test]

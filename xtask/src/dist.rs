@@ -38,7 +38,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// The profile of the binary in packages.
-const PROFILE: &str = "packaged";
+pub(crate) const PROFILE: &str = "packaged";
 
 /// The path of the service's configuration.
 const CONFIGURATION: &str = "etc/pointsman/pointsman.toml";

@@ -6,8 +6,10 @@
 use anyhow::Result;
 
 use crate::apt;
+use crate::dist::PROFILE;
 use crate::process;
 use crate::python;
+use crate::serve::PACKAGE;
 use crate::workspace::Workspace;
 
 /// Packages of PyPI, each with its folder.
@@ -20,7 +22,7 @@ const PYTHON: [(&str, &str); 2] = [
 const LITELLM: (&str, &str) = ("litellm", "litellm[proxy]==1.108.7");
 const WITH_LITELLM: &str = "--litellm";
 
-/// Installs the gateways that a benchmark with these arguments compares, and builds the server in release.
+/// Installs the gateways that a benchmark with these arguments compares, and builds the server as packages have it.
 pub(crate) fn prepare(workspace: &Workspace, args: &[String]) -> Result<()> {
     if let Err(error) = apt::provide(&["nginx"], &["nginx-light"]) {
         println!("nginx is left out: {error:#}");
@@ -36,5 +38,5 @@ pub(crate) fn prepare(workspace: &Workspace, args: &[String]) -> Result<()> {
         }
     }
     let mut build = process::cargo(workspace);
-    process::run(build.args(["build", "--release", "--package", "pointsman-server"]))
+    process::run(build.args(["build", "--profile", PROFILE, "--package", PACKAGE]))
 }

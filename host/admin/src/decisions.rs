@@ -1,15 +1,14 @@
 //! The decisions about requests: the questions, the answers and their authors, and the results.
 
+mod answer;
 mod shape;
 mod words;
 
 use std::sync::Arc;
 
 use pointsman_core::rows::{Cached, Request};
-use pointsman_core::{EvictHow, ExecutorId, ExpiredWhy, Outcome, PlacedIn, RefusedWhy, admission};
-use pointsman_driver::decisions::{
-    DecidedBy, Trace, TraceEvent, TraceStep, TracedAnswer, TracedQuestion,
-};
+use pointsman_core::{EvictHow, ExecutorId, ExpiredWhy, Outcome, PlacedIn, RefusedWhy};
+use pointsman_driver::decisions::{DecidedBy, Trace, TraceEvent, TraceStep, TracedQuestion};
 use pointsman_driver::operator::{Explained, ExplainedDraft, Operator, Traces};
 use pointsman_http::answer::Json;
 use pointsman_http::error::{ApiError, quoted};
@@ -17,11 +16,11 @@ use pointsman_http::{App, Call};
 use serde_json::{Value, json};
 
 use super::{Desk, finished, in_time};
+use answer::GivenAnswer;
 use pointsman_openai::ticket_of;
 use shape::{
     AnswerFault, Asked, CachedOn, CachedPrompt, Decider, DecisionList, DecisionStep, Decisions,
-    ExplainedCandidate, ExplainedDecisions, Explanation, GivenAnswer, OutcomeShape, RequestRow,
-    StepEvent,
+    ExplainedCandidate, ExplainedDecisions, Explanation, OutcomeShape, RequestRow, StepEvent,
 };
 
 /// The number of requests shown where the query names none. A query may name up to [`LAST_MAX`].
@@ -201,6 +200,8 @@ impl Names<'_> {
     }
 
     fn asked(&self, question: &TracedQuestion) -> Asked {
+        let answer = question.answer.as_ref();
+        let answer = answer.map(|answer| GivenAnswer::of(answer, |id| self.executor(id)));
         let faults = question.faults.iter().map(|(policy, kind)| AnswerFault {
             policy_number: *policy,
             kind: kind.as_str().to_owned(),
@@ -209,7 +210,7 @@ impl Names<'_> {
             hook: question.hook.as_str(),
             requests_asked_about: question.together,
             cached: question.cached.as_ref().map(|cached| self.cached(cached)),
-            answer: question.answer.as_ref().map(|answer| self.answer(answer)),
+            answer,
             decider: decider(&question.by),
             policy_number: question.by.author.as_ref().map(|words| words.number),
             faults: faults.collect(),
@@ -226,31 +227,6 @@ impl Names<'_> {
         CachedPrompt {
             overlaps: overlaps.collect(),
             shared_tokens: cached.shared_tokens,
-        }
-    }
-
-    fn answer(&self, verdict: &TracedAnswer) -> GivenAnswer {
-        match verdict {
-            TracedAnswer::Admission(admission::Choice::Admit) => GivenAnswer::Admit,
-            TracedAnswer::Admission(admission::Choice::Park) => GivenAnswer::Park,
-            TracedAnswer::Admission(admission::Choice::Shed(seconds)) => GivenAnswer::Shed {
-                retry_after_s: *seconds,
-            },
-            TracedAnswer::Admission(admission::Choice::Displace(displaced)) => {
-                GivenAnswer::Displace {
-                    request: displaced.request.0,
-                    retry_after_s: displaced.retry_after,
-                }
-            }
-            TracedAnswer::Place(executors, of) => GivenAnswer::Place {
-                executors: executors.iter().map(|id| self.executor(*id)).collect(),
-                named: *of,
-            },
-            TracedAnswer::Hold(until) => GivenAnswer::Hold {
-                until_micros: until.map(|until| until.0),
-            },
-            TracedAnswer::GiveUp => GivenAnswer::GiveUp,
-            TracedAnswer::Evict(victims) => GivenAnswer::Evict { victims: *victims },
         }
     }
 }

@@ -22,13 +22,14 @@ use std::sync::Arc;
 use pointsman_core::rows::{Cached, Request};
 use pointsman_core::{
     Author, Decided, EvictHow, ExecutorId, Fact, FaultKind, Hook, Micros, Outcome, PlacedIn,
-    RefusalCause, RequestId, RequeuedWhy, Round, Stamped, admission,
+    RefusalCause, RequestId, RequeuedWhy, Round, Stamped,
 };
 use pointsman_executor::delivery::BUILT_IN;
 use pointsman_policy::PolicyHost;
 
 use super::message::TicketId;
 use super::record;
+pub use sink::TracedAnswer;
 
 /// Steps that are remembered of one request.
 pub const STEPS_MAX: usize = 32;
@@ -128,21 +129,6 @@ pub struct TracedQuestion {
     pub by: DecidedBy,
     /// Policies that were asked before and failed.
     pub faults: Vec<(u32, FaultKind)>,
-}
-
-/// An answer about one request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TracedAnswer {
-    /// The decision at the door.
-    Admission(admission::Choice),
-    /// The first executors of the answer, and the number of all.
-    Place(Vec<ExecutorId>, usize),
-    /// The request waits, until this time at the latest.
-    Hold(Option<Micros>),
-    /// The request is given up.
-    GiveUp,
-    /// The number of sequences that give way to the request.
-    Evict(usize),
 }
 
 /// The author of a decision, and the reason.
@@ -470,9 +456,8 @@ impl Trace {
                 TraceEvent::Asked(pending) => {
                     let overlaps = pending.cached.iter().flat_map(|cached| &cached.overlaps);
                     executors.extend(overlaps.map(|overlap| overlap.executor));
-                    if let Some(TracedAnswer::Place(named, _)) = &pending.answer {
-                        executors.extend(named);
-                    }
+                    let named = pending.answer.iter().flat_map(TracedAnswer::executors);
+                    executors.extend(named);
                 }
                 TraceEvent::Placed(executor, ..)
                 | TraceEvent::Started(executor)

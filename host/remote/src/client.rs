@@ -4,6 +4,7 @@
 //! Servers close connections that nobody uses, some of them after seconds, and a request may be on its way just then. It
 //! ends without a word of an answer, which says nothing about the server: it is sent once more, on a new connection. A
 //! request that ends so on a new one has failed, and so has one that the server had for longer than a moment.
+//! A request that a server says it has not begun with, as one that stops does by HTTP/2, is sent once more, too.
 //!
 //! # HTTP/2
 //! All requests to a server share a connection. An answer whose client does not read keeps its stream waiting, and no
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -155,6 +157,11 @@ impl Connections {
     /// # Errors
     /// If the certificates of the system cannot be read, or the others are none.
     pub fn trusting(trust: Trust<'_>) -> io::Result<Self> {
+        Self::of(trust, passing)
+    }
+
+    /// The same, with such clients for requests that are passed on.
+    fn of(trust: Trust<'_>, passing: fn() -> legacy::Builder) -> io::Result<Self> {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.enforce_http(false);
@@ -186,17 +193,18 @@ impl Connections {
         let begun = Instant::now();
         let response = kept.request(request).await;
         let now = Instant::now();
-        let is_stale = match &response {
+        let is_unread = match &response {
             Ok(response) => {
                 self.answered.note(response, now);
                 false
             }
             Err(error) => {
-                let took = now.duration_since(begun);
-                took < CLOSED_WITHIN && has_ended(error) && self.answered.knows(error, now)
+                let is_early = now.duration_since(begun) < CLOSED_WITHIN;
+                let is_stale = || has_ended(error) && self.answered.knows(error, now);
+                is_refused(error) || is_early && is_stale()
             }
         };
-        let response = if is_stale {
+        let response = if is_unread {
             self.fresh.request(again).await
         } else {
             response
@@ -468,14 +476,24 @@ fn passing() -> legacy::Builder {
 
 /// True for an error of a connection that ended before the head of an answer had come.
 fn has_ended(error: &legacy::Error) -> bool {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if is_end(error) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    causes(error).any(is_end)
+}
+
+/// True for a request that the server has not begun with, as it says by HTTP/2: it refuses the stream, or goes away and
+/// serves those before it (RFC 9113, section 8.7).
+fn is_refused(error: &legacy::Error) -> bool {
+    let mut said = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());
+    said.any(|error| {
+        let reason = error.reason();
+        let is_stream = error.is_reset() && reason == Some(h2::Reason::REFUSED_STREAM);
+        let is_connection = error.is_go_away() && reason == Some(h2::Reason::NO_ERROR);
+        error.is_remote() && (is_stream || is_connection)
+    })
+}
+
+/// The causes of an error, the nearest first.
+fn causes(error: &legacy::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    iter::successors(error.source(), |&cause| cause.source())
 }
 
 fn is_end(cause: &(dyn Error + 'static)) -> bool {

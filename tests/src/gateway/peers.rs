@@ -75,7 +75,7 @@ impl Peer {
     }
 
     /// The program of the gateway; absent: it is not installed. `tools` has the virtual environments of
-    /// those that come from PyPI, `built` the release build of Pointsman.
+    /// those that come from PyPI, `built` Pointsman as packages have it.
     #[must_use]
     pub fn program(self, tools: &Path, built: &Path) -> Option<PathBuf> {
         let program = match self {

@@ -61,16 +61,21 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// The rounds in which something was placed.
+/// The rounds of the last run in which something was placed.
 fn placing(journal: &Path) -> Vec<u64> {
-    let entries = JournalReader::open(journal).unwrap().flatten();
-    let rounds = entries.filter_map(|located| match located.entry {
-        Entry::Fact(stamped) => {
-            matches!(stamped.fact, Fact::Placed { .. }).then_some(stamped.round.0)
+    let (mut run, mut rounds) = (None, BTreeSet::new());
+    for located in JournalReader::open(journal).unwrap().flatten() {
+        match located.entry {
+            Entry::Header(header) if run != Some(header.started_unix_ms) => {
+                run = Some(header.started_unix_ms);
+                rounds.clear();
+            }
+            Entry::Fact(stamped) if matches!(stamped.fact, Fact::Placed { .. }) => {
+                rounds.insert(stamped.round.0);
+            }
+            _ => {}
         }
-        _ => None,
-    });
-    let rounds: BTreeSet<u64> = rounds.collect();
+    }
     rounds.into_iter().collect()
 }
 

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::answer::GivenAnswer;
+
 /// The newest requests, each with its decisions.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DecisionList {
@@ -169,35 +171,6 @@ pub(super) struct CachedOn {
 pub(super) struct AnswerFault {
     pub(super) policy_number: u32,
     pub(super) kind: String,
-}
-
-/// An answer about one request.
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
-pub(super) enum GivenAnswer {
-    Admit,
-    Park,
-    Shed {
-        retry_after_s: u32,
-    },
-    Displace {
-        request: u64,
-        retry_after_s: u32,
-    },
-    Place {
-        /// The first of the executors named.
-        executors: Vec<String>,
-        /// The number of executors named.
-        named: usize,
-    },
-    Hold {
-        until_micros: Option<u64>,
-    },
-    GiveUp,
-    Evict {
-        victims: usize,
-    },
 }
 
 /// The end of a request.

@@ -1,6 +1,7 @@
 //! Decisions told for people: a step, a question with its answer, and an end.
 
-use super::shape::{Asked, Decider, GivenAnswer, StepEvent};
+use super::answer::GivenAnswer;
+use super::shape::{Asked, Decider, StepEvent};
 use crate::words::author;
 
 /// A step of a request's way, in a few words.
@@ -54,19 +55,8 @@ fn by(decider: &Decider) -> String {
 
 /// A question with its answer.
 fn question(asked: &Asked) -> String {
-    let answer = match &asked.answer {
-        None => "no answer that could be used".to_owned(),
-        Some(GivenAnswer::Admit) => "admit".to_owned(),
-        Some(GivenAnswer::Park) => "park".to_owned(),
-        Some(GivenAnswer::Shed { .. }) => "shed".to_owned(),
-        Some(GivenAnswer::Displace { request, .. }) => format!("displace request {request}"),
-        Some(GivenAnswer::Place { executors, .. }) => {
-            format!("place on {}", executors.join(", "))
-        }
-        Some(GivenAnswer::Hold { .. }) => "hold".to_owned(),
-        Some(GivenAnswer::GiveUp) => "give up".to_owned(),
-        Some(GivenAnswer::Evict { victims }) => format!("evict {victims}"),
-    };
+    let answer = asked.answer.as_ref().map(GivenAnswer::words);
+    let answer = answer.unwrap_or_else(|| "no answer that could be used".to_owned());
     let faults = match asked.faults.len() {
         0 => String::new(),
         faults => format!(", after {faults} that failed"),

@@ -1,8 +1,26 @@
-//! The sink between the machine and the policies that fills the log.
+//! The sink between the machine and the policies that fills the log, and the answers that it notes.
 
-use pointsman_core::{Answer, Asked, Policies, Question, Reply, RequestId, Sink, routing};
+use pointsman_core::{
+    Answer, Asked, ExecutorId, Micros, Policies, Question, Reply, RequestId, Sink, admission,
+    routing,
+};
 
-use super::{LogSink, NAMED_MAX, PendingQuestion, TracedAnswer};
+use super::{LogSink, NAMED_MAX, PendingQuestion};
+
+/// An answer about one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TracedAnswer {
+    /// The decision at the door.
+    Admission(admission::Choice),
+    /// The first executors of the answer, and the number of all.
+    Place(Vec<ExecutorId>, usize),
+    /// The request waits, until this time at the latest.
+    Hold(Option<Micros>),
+    /// The request is given up.
+    GiveUp,
+    /// The number of sequences that give way to the request.
+    Evict(usize),
+}
 
 impl<P: Policies> Sink<P> for LogSink<'_> {
     fn ask(&mut self, inner: &mut P, asked: &Asked<'_>) -> Answer<Reply> {
@@ -86,6 +104,17 @@ impl TracedAnswer {
             }
             routing::Choice::Hold(until) => TracedAnswer::Hold(*until),
             routing::Choice::GiveUp => TracedAnswer::GiveUp,
+        }
+    }
+
+    /// The executors that the answer names, as far as they are remembered.
+    pub(super) fn executors(&self) -> &[ExecutorId] {
+        match self {
+            TracedAnswer::Place(executors, _) => executors,
+            TracedAnswer::Admission(_)
+            | TracedAnswer::Hold(_)
+            | TracedAnswer::GiveUp
+            | TracedAnswer::Evict(_) => &[],
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Tests of what a client of requests grants a server that speaks HTTP/2.
+//! Tests of a client of requests before a server that speaks HTTP/2: what it grants, and what it sends once more.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
@@ -8,6 +9,8 @@ use super::*;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The length of a frame's head.
 const HEAD_BYTES: usize = 9;
+/// The kind of frames that begin a request.
+const HEADERS: u8 = 1;
 /// The kinds of frames that grant something.
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
@@ -15,6 +18,24 @@ const WINDOW_UPDATE: u8 = 8;
 const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
 /// The window of a connection before anything is granted.
 const FIRST_WINDOW_BYTES: u32 = 65_535;
+
+/// The first frame of a server: it has no settings.
+const NO_SETTINGS: &[u8] = &[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0];
+/// An answer of status 200 to the first request, without a body.
+const SERVED: &[u8] = &[0, 0, 1, HEADERS, 5, 0, 0, 0, 1, 0x88];
+/// A server takes no more requests, and has not begun with any.
+const GOES_AWAY: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// A server has not begun with the first request.
+const REFUSED: &[u8] = &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 7];
+/// A server could not go on with the first request.
+const FAILED: &[u8] = &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 2];
+
+/// A frame of a client.
+struct Frame<'a> {
+    kind: u8,
+    stream: u32,
+    body: &'a [u8],
+}
 
 /// The windows that a client grants before it has an answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,22 +49,36 @@ fn number(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes.try_into().unwrap())
 }
 
-/// The windows in the first bytes of a client; absent: they have not all come.
-fn windows_in(read: &[u8]) -> Option<Windows> {
-    let mut rest = read.strip_prefix(PREFACE)?;
-    let (mut stream, mut connection) = (None, None);
+/// The frames in the first bytes of a client, as far as they have come.
+fn frames(read: &[u8]) -> Vec<Frame<'_>> {
+    let mut rest = read.strip_prefix(PREFACE).unwrap_or_default();
+    let mut frames = Vec::new();
     while let Some((head, after)) = rest.split_at_checked(HEAD_BYTES) {
         let length = number(&[0, head[0], head[1], head[2]]) as usize;
-        let (body, after) = after.split_at_checked(length)?;
-        let stream_id = number(&head[5..]);
-        if head[3] == SETTINGS {
-            let mut settings = body.chunks_exact(6);
+        let Some((body, after)) = after.split_at_checked(length) else {
+            break;
+        };
+        frames.push(Frame {
+            kind: head[3],
+            stream: number(&head[5..]),
+            body,
+        });
+        rest = after;
+    }
+    frames
+}
+
+/// The windows that these frames grant; absent: they do not grant both.
+fn windows_in(frames: &[Frame<'_>]) -> Option<Windows> {
+    let (mut stream, mut connection) = (None, None);
+    for frame in frames {
+        if frame.kind == SETTINGS {
+            let mut settings = frame.body.chunks_exact(6);
             let found = settings.find(|setting| setting[..2] == INITIAL_WINDOW_SIZE);
             stream = stream.or(found.map(|setting| number(&setting[2..])));
-        } else if head[3] == WINDOW_UPDATE && stream_id == 0 {
-            connection = Some(FIRST_WINDOW_BYTES + number(body));
+        } else if frame.kind == WINDOW_UPDATE && frame.stream == 0 {
+            connection = Some(FIRST_WINDOW_BYTES + number(frame.body));
         }
-        rest = after;
     }
     Some(Windows {
         stream: stream?,
@@ -51,36 +86,82 @@ fn windows_in(read: &[u8]) -> Option<Windows> {
     })
 }
 
-/// The windows that the client at the other end grants.
-async fn windows_of(socket: &TcpStream) -> Windows {
-    let (mut read, mut part) = (Vec::new(), [0; 1024]);
+/// Reads the frames of the client at the other end until `find` has found something in them.
+async fn read<T>(socket: &mut TcpStream, find: impl Fn(&[Frame<'_>]) -> Option<T>) -> T {
+    let mut read = Vec::new();
     loop {
-        socket.readable().await.unwrap();
-        match socket.try_read(&mut part) {
-            Ok(count) => {
-                assert!(count > 0, "the client has left");
-                read.extend_from_slice(&part[..count]);
-            }
-            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
-        }
-        if let Some(windows) = windows_in(&read) {
-            return windows;
+        let count = socket.read_buf(&mut read).await.unwrap();
+        assert!(count > 0, "the client has left");
+        if let Some(found) = find(&frames(&read)) {
+            return found;
         }
     }
+}
+
+/// A client of requests that speaks HTTP/2 to whoever it reaches.
+fn http2() -> legacy::Builder {
+    let mut builder = passing();
+    builder.http2_only(true);
+    builder
+}
+
+/// Asks a server whose connections answer the first request with these frames, one after the other. Returns the
+/// status, and the number of connections that were made.
+async fn asked(answers: [&'static [u8]; 2]) -> (Result<StatusCode, CallError>, usize) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let connections = Connections::of(Trust::Nobody, http2).unwrap();
+    let request = Request::get(url).body(Full::default()).unwrap();
+    let mut sockets = Vec::new();
+    let serving = async {
+        for answer in answers {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.write_all(NO_SETTINGS).await.unwrap();
+            let begins = |frames: &[Frame<'_>]| frames.iter().any(|it| it.kind == HEADERS);
+            read(&mut socket, |frames| begins(frames).then_some(())).await;
+            socket.write_all(answer).await.unwrap();
+            sockets.push(socket);
+        }
+        std::future::pending::<()>().await;
+    };
+    let response = tokio::select! {
+        response = connections.send(&connections.requests, request) => response,
+        () = serving => unreachable!("a server serves for ever"),
+    };
+    (response.map(|it| it.status()), sockets.len())
 }
 
 #[tokio::test]
 async fn a_connection_takes_what_thousands_of_streams_take_that_nobody_reads() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let client: Client<HttpConnector, Full<Bytes>> = passing().http2_only(true).build_http();
+    let client: Client<HttpConnector, Full<Bytes>> = http2().build_http();
     let request = Request::get(url).body(Full::default()).unwrap();
     let asked = tokio::spawn(client.request(request));
-    let (socket, _) = listener.accept().await.unwrap();
+    let (mut socket, _) = listener.accept().await.unwrap();
     let expected = Windows {
         stream: 256 << 10,
         connection: 1 << 30,
     };
-    assert_eq!(windows_of(&socket).await, expected);
+    assert_eq!(read(&mut socket, windows_in).await, expected);
     asked.abort();
+}
+
+#[tokio::test]
+async fn a_request_that_a_server_has_not_begun_with_is_sent_once_more() {
+    for refusal in [GOES_AWAY, REFUSED] {
+        let (status, connections) = asked([refusal, SERVED]).await;
+        assert_eq!(status.unwrap(), StatusCode::OK, "{refusal:?}");
+        assert_eq!(connections, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_sent_once_more_only_where_it_was_not_begun_with_and_only_once() {
+    let (status, connections) = asked([FAILED, SERVED]).await;
+    assert!(status.is_err(), "{status:?}");
+    assert_eq!(connections, 1);
+    let (status, connections) = asked([REFUSED, REFUSED]).await;
+    assert!(status.is_err(), "{status:?}");
+    assert_eq!(connections, 2);
 }
