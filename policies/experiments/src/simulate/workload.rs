@@ -465,6 +465,7 @@ struct ServegenKeys {
     rate: Option<f64>,
     lasting: Time,
     flood: Option<u32>,
+    /// The multiple of its requests that the flooding client sends; 0: it is not there.
     flood_factor: f64,
 }
 
@@ -482,7 +483,11 @@ impl Default for ServegenKeys {
 impl ServegenKeys {
     fn plan(self) -> Result<ServegenPlan> {
         let rate = self.rate.map(|rate| above_zero("rate", rate));
-        let factor = above_zero("flood-factor", self.flood_factor)?;
+        let factor = self.flood_factor;
+        ensure!(
+            factor.is_finite() && factor >= 0.0,
+            "flood-factor must be at least 0, not {factor}"
+        );
         Ok(ServegenPlan {
             seed: 0,
             rate: rate.transpose()?,

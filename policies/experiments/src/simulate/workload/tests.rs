@@ -57,6 +57,16 @@ fn a_file_is_known_by_its_first_line() {
     let servegen = r#"{"client":1,"slots":[[0,1.0,1.0,"Gamma",1.0,1.0]],"input_tokens_q":[5],"output_tokens_q":[5]}"#;
     let path = format!("{}:lasting=60s,rate=2", file("c.jsonl", servegen));
     assert!((80..160).contains(&made(&path, Changes::default()).len()));
+    let two = format!(
+        "{}:lasting=60s,rate=2",
+        file("two.jsonl", &[servegen; 2].join("\n"))
+    );
+    let with = |factor: &str| format!("{two},flood=1,flood-factor={factor}");
+    // To see what the others have without the client that floods.
+    let alone = made(&with("0"), Changes::default()).len();
+    assert!((30..90).contains(&alone), "{alone}");
+    let why = "servegen: flood-factor must be at least 0, not -1";
+    assert!(said(&with("-1")).contains(why), "{}", said(&with("-1")));
     let said = said(&file("d.txt", "hello"));
     assert!(said.contains("it is no trace"), "{said}");
 }
