@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
+use crate::dist::PROFILE;
 use crate::process;
 use crate::serve::PACKAGE;
 use crate::workspace::Workspace;
@@ -23,6 +24,8 @@ const TEST: &str = "precompile";
 pub(crate) enum Build {
     /// The release of the server.
     Release,
+    /// The server as packages have it.
+    Packaged,
     /// The tests of the workspace.
     Tests,
 }
@@ -53,14 +56,18 @@ impl Build {
     /// The command that builds the compiler.
     fn command(self, workspace: &Workspace) -> Command {
         let mut command = process::cargo(workspace);
-        match self {
-            Self::Release => {
-                command.args(["build", "--release", "--package", PACKAGE]);
-                command.args(["--package", COMPILER.0, "--bin", COMPILER.1])
-            }
-            // Built by itself it would lack the features that only tests ask for.
-            Self::Tests => command.args(["test", "--workspace", "--no-run", "--test", TEST]),
+        let mut in_profile = |profile| {
+            command.args(["build", "--profile", profile, "--package", PACKAGE]);
+            command.args(["--package", COMPILER.0, "--bin", COMPILER.1]);
         };
+        match self {
+            Self::Release => in_profile("release"),
+            Self::Packaged => in_profile(PROFILE),
+            // Built by itself it would lack the features that only tests ask for.
+            Self::Tests => {
+                command.args(["test", "--workspace", "--no-run", "--test", TEST]);
+            }
+        }
         if workspace.is_locked() {
             command.arg("--locked");
         }

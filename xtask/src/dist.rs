@@ -59,7 +59,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let programs = ["dpkg-deb", "tar", "gzip", "objcopy"];
     apt::provide(&programs, &["dpkg", "tar", "gzip", "binutils"])?;
     policies::build_named(workspace, &DEFAULTS)?;
-    code::make(workspace, &DEFAULTS, Build::Release)?;
+    code::make(workspace, &DEFAULTS, Build::Packaged)?;
     let mut build = process::cargo(workspace);
     build.args(["build", "--profile", PROFILE, "--locked"]);
     let built = process::build_program(build.args(["--package", PACKAGE]), "pointsman")?;
