@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: the guests, then one benchmark of `tests/benches`, built as packages are: the figures are those of
-//! what operators install. One that needs what nobody else needs is a folder there, a package of its own outside the workspace.
+//! what operators install. One that needs what nobody else needs is a folder there, a package of its own outside the workspace,
+//! in a release of its own.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -51,15 +52,8 @@ pub(crate) fn run(workspace: &Workspace, name: &str, args: &[String]) -> Result<
     if workspace.root.join(&manifest).is_file() {
         run_apart(&mut command, workspace, &manifest);
     } else {
-        command.args([
-            "bench",
-            "--profile",
-            PROFILE,
-            "-p",
-            PACKAGE,
-            "--bench",
-            name,
-        ]);
+        command.args(["bench", "--profile", PROFILE]);
+        command.args(["-p", PACKAGE, "--bench", name]);
     }
     process::run(command.arg("--").args(args))
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: what is given to those who run servers, in `<target>/dist`: a Debian package, an archive, the
 //! folder that a container is built over, and the checksums of all.
 //!
-//! The binary is that of the profile `packaged`, a smaller release: what only a debugger reads is stripped, and the names
+//! The binary is that of the profile `packaged`, a release that is optimised as a whole: what only a debugger reads is stripped, and the names
 //! of functions stay, for the backtrace of a panic: nothing is packed without them, and no names besides (`symbols`). A binary that
 //! would not serve by itself is not packed. The same binary at the same commit makes the same files.
 //!

@@ -1,17 +1,18 @@
 //! Errors with their causes.
 
 use std::error::Error;
+use std::iter;
 
 /// An error and all its causes in one line, with a colon before each cause.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+    let text = error.to_string();
+    causes(error).fold(text, |text, cause| format!("{text}: {cause}"))
+}
+
+/// The causes of an error, the nearest first.
+pub fn causes<'e>(error: &'e (dyn Error + 'e)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    iter::successors(error.source(), |&cause| cause.source())
 }
 
 #[cfg(test)]

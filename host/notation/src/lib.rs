@@ -11,7 +11,7 @@
 //! - [`Secret`] is a text that nothing prints.
 //! - [`untrusted`] makes the text of a stranger fit to be shown.
 //! - [`grouped`] sets the thousands of a number apart.
-//! - [`chain`] writes an error with its causes in one line.
+//! - [`chain`] writes an error with its causes in one line, and [`causes`] goes through them.
 //!
 //! ```
 //! use std::path::Path;
@@ -46,7 +46,7 @@ mod toml_text;
 mod units;
 pub mod untrusted;
 
-pub use chain::chain;
+pub use chain::{causes, chain};
 pub use grouped::grouped;
 pub use limits::{LimitsError, NamedLimits, SetLimitError, checked_limit};
 pub use name::{NAME, NAME_CHARS_MAX, NAME_PATTERN, is_name};

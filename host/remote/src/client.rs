@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::iter;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,7 +31,7 @@ use hyper_util::client::legacy::connect::{HttpConnector, HttpInfo};
 use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use pointsman_executor::server::ServerConfig;
-use pointsman_notation::chain;
+use pointsman_notation::{causes, chain};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
@@ -489,11 +488,6 @@ fn is_refused(error: &legacy::Error) -> bool {
         let is_connection = error.is_go_away() && reason == Some(h2::Reason::NO_ERROR);
         error.is_remote() && (is_stream || is_connection)
     })
-}
-
-/// The causes of an error, the nearest first.
-fn causes(error: &legacy::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
-    iter::successors(error.source(), |&cause| cause.source())
 }
 
 fn is_end(cause: &(dyn Error + 'static)) -> bool {
