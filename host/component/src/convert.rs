@@ -75,10 +75,7 @@ macro_rules! conversions_of_rows {
                 Row::Load(row) => types::Change::Load(executor_load(row)),
                 Row::ExecutorGone(id) => types::Change::ExecutorGone(id.0),
                 Row::Residency(row) => types::Change::Residency(residency(row)),
-                Row::ResidencyGone(row) => types::Change::ResidencyGone(types::Presence {
-                    executor: row.executor.0,
-                    model: row.model.0,
-                }),
+                Row::ResidencyGone(row) => types::Change::ResidencyGone(presence(*row)),
                 Row::Device(row) => types::Change::Device(device(row)),
                 Row::Model(row) => types::Change::Model(model(row)),
                 Row::Tenant(row) => types::Change::Tenant(tenant(row)),
@@ -139,7 +136,7 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn executor_load(row: &rows::ExecutorLoad) -> types::ExecutorLoad {
+        pub(crate) fn executor_load(row: &rows::ExecutorLoad) -> types::ExecutorLoad {
             types::ExecutorLoad {
                 id: row.id.0,
                 health: match row.health {
@@ -160,7 +157,7 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn residency(row: &rows::Residency) -> types::Residency {
+        pub(crate) fn residency(row: &rows::Residency) -> types::Residency {
             types::Residency {
                 executor: row.executor.0,
                 model: row.model.0,
@@ -172,7 +169,14 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn device(row: &rows::Device) -> types::Device {
+        pub(crate) fn presence(row: rows::Presence) -> types::Presence {
+            types::Presence {
+                executor: row.executor.0,
+                model: row.model.0,
+            }
+        }
+
+        pub(crate) fn device(row: &rows::Device) -> types::Device {
             types::Device {
                 id: row.id.0,
                 block_bytes: row.block_bytes,
@@ -185,7 +189,7 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn model(row: &rows::Model) -> types::Model {
+        pub(crate) fn model(row: &rows::Model) -> types::Model {
             types::Model {
                 id: row.id.0,
                 running_max: row.running_max,
@@ -194,7 +198,7 @@ macro_rules! conversions_of_rows {
             }
         }
 
-        fn tenant(row: &rows::Tenant) -> types::Tenant {
+        pub(crate) fn tenant(row: &rows::Tenant) -> types::Tenant {
             types::Tenant {
                 id: row.id.0,
                 weight: row.weight,
@@ -278,7 +282,7 @@ macro_rules! conversions_of_requests {
             }
         }
 
-        fn sequence(row: &rows::Sequence) -> types::Sequence {
+        pub(crate) fn sequence(row: &rows::Sequence) -> types::Sequence {
             types::Sequence {
                 request: row.request.0,
                 executor: row.executor.0,
@@ -302,7 +306,7 @@ macro_rules! conversions_of_requests {
             }
         }
 
-        fn completion(row: &rows::Completion) -> types::Completion {
+        pub(crate) fn completion(row: &rows::Completion) -> types::Completion {
             types::Completion {
                 request: row.request.0,
                 executor: row.executor.0,

@@ -25,11 +25,13 @@ use faults::{EndedCall, fault};
 pub(crate) use hooks::Indices;
 use hooks::{Buffers, Guest, exported};
 use lifted::Lifted;
+use lowered::Row;
 use pace::Pace;
 
 mod faults;
 mod hooks;
 mod lifted;
+mod lowered;
 mod pace;
 #[cfg(test)]
 mod tests;
@@ -221,15 +223,10 @@ impl Instance for WasmInstance {
     }
 
     fn observe(&mut self, now: Micros, extent: Extent, changes: &[Change]) -> Result<(), Fault> {
-        self.buffers.changes.clear();
-        self.buffers
-            .changes
-            .extend(changes.iter().map(convert::change));
-        self.pass("observe", changes.len(), &mut |store, guest, buffers| {
-            let extent = convert::extent(extent);
-            guest
-                .lifecycle
-                .call_observe(store, now.0, extent, &buffers.changes)
+        let (extent, rows) = (convert::extent(extent), Row::all(changes));
+        self.pass("observe", changes.len(), &mut |store, guest, _| {
+            let observe = lowered::observe(*guest.lifecycle.func_observe().func());
+            observe.call(store, (now.0, extent, rows))
         })
     }
 

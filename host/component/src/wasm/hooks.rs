@@ -17,7 +17,6 @@ use crate::store::StoreState;
 pub(super) struct Buffers {
     asked: Vec<types::AskedRequest>,
     sequences: Vec<u64>,
-    pub(super) changes: Vec<types::Change>,
     cached: Vec<types::Cached>,
 }
 
