@@ -75,8 +75,8 @@ fn build_one(workspace: &Workspace, toolchain: &Toolchain, guest: &Guest) -> Res
     if workspace.is_locked() {
         command.arg("--locked");
     }
-    command.args(["--crate-type", "cdylib"]);
-    process::run(&mut command)
+    command.args(["--crate-type", "cdylib", "--"]);
+    process::run(command.args(guest.target.rustc_flags()))
 }
 
 fn report(guest: &Guest, folder: &Path, written: &Written) {

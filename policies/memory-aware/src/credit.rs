@@ -61,9 +61,16 @@ fn loaded(settings: &Settings, fleet: Fleet<'_>, executor: &Executor<'_>, prefil
     let placed = fleet.placed.counts(executor);
     let blocks = executor.load.blocks_used.saturating_add(placed.blocks);
     let active = fleet.depth(executor);
-    (prefill.saturating_mul(u64::from(settings.prefill_scale)) / 1000)
-        .saturating_add(blocks.saturating_mul(1000))
-        .saturating_add(active.saturating_mul(u64::from(settings.active_cost)))
+    (times(prefill, settings.prefill_scale) / 1000)
+        .saturating_add(times(blocks, 1000))
+        .saturating_add(times(active, settings.active_cost))
+}
+
+/// An amount times a weight, which is below 2^20. An amount counts for no more than 2^43, so that no product overflows:
+/// the multiplication that tells of an overflow is a call in WebAssembly, and takes as long as all else here.
+#[inline]
+pub(crate) fn times(amount: u64, weight: u32) -> u64 {
+    amount.min(1 << 43) * u64::from(weight)
 }
 
 /// The part of the prompts pending on an executor that a prompt placed there waits for.
@@ -80,7 +87,7 @@ pub(crate) fn pending_tokens(fleet: Fleet<'_>, executor: &Executor<'_>) -> u64 {
 
 /// Tokens in an executor's blocks.
 fn in_blocks(settings: &Settings, executor: &Executor<'_>, tokens: u64) -> u64 {
-    tokens.saturating_mul(1000) / tokens_per_block(settings, executor)
+    times(tokens, 1000) / tokens_per_block(settings, executor)
 }
 
 fn tokens_per_block(settings: &Settings, executor: &Executor<'_>) -> u64 {

@@ -15,18 +15,10 @@ pub(crate) struct Rank {
     load: Load,
 }
 
-/// The part of a rank that no cached prefix outweighs.
+/// The part of a rank that no cached prefix outweighs, as one number: ranks are compared a hundred times where one
+/// is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Grade {
-    /// Up before degraded.
-    degraded: bool,
-    /// The pressure tier of the KV pool; [`UNPAGED`] where no paged KV is reported, and 0 where
-    /// slots are balanced.
-    tier: u8,
-    /// Executors of one size have the lesser depth where a slot is free, so that within a tier
-    /// this matters between different sizes only.
-    seat: Seat,
-}
+pub(crate) struct Grade(u16);
 
 /// A tier above those of all executors that report paged KV.
 const UNPAGED: u8 = u8::MAX;
@@ -67,7 +59,6 @@ pub(crate) struct Pool {
 impl Rank {
     #[inline]
     pub(crate) fn of(settings: &Settings, waits: &Waits, place: &Place<'_>) -> Self {
-        let Readiness { degraded, seat } = place.readiness();
         let (tier, load) = match settings.balance {
             Balance::Slots => (0, Load::Slots(Share::of(place))),
             Balance::Memory => match Pool::of(place.fleet, &place.executor) {
@@ -79,13 +70,23 @@ impl Rank {
             },
         };
         Self {
-            grade: Grade {
-                degraded,
-                tier,
-                seat,
-            },
+            grade: Grade::new(place.readiness(), tier),
             load,
         }
+    }
+}
+
+// === impl Grade ===
+
+impl Grade {
+    /// The grade of an executor in a tier: the pressure tier of its KV pool, [`UNPAGED`] where no paged KV is reported, and 0
+    /// where slots are balanced.
+    #[inline]
+    fn new(readiness: Readiness, tier: u8) -> Self {
+        let Readiness { degraded, seat } = readiness;
+        // Executors of one size have the lesser depth where a slot is free, so that within a tier the seat matters
+        // between different sizes only.
+        Self(u16::from(degraded) << 9 | u16::from(tier) << 1 | u16::from(seat == Seat::Queue))
     }
 }
 
@@ -104,7 +105,8 @@ impl Load {
             load: credit::load(settings, waits, place.fleet, &place.executor),
             depth: place.depth(),
             blocks_free: Reverse(blocks_free),
-            bytes_free: Reverse(blocks_free.saturating_mul(block_bytes)),
+            // Neither is above 2^32: a block of more bytes counts as one of so many.
+            bytes_free: Reverse(blocks_free * block_bytes.min(u32::MAX.into())),
             placed: place.placed_total(),
         }
     }

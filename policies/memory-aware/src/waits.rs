@@ -104,7 +104,7 @@ impl Waits {
     /// The part of an amount pending on an executor that a prompt placed there waits for.
     #[inline]
     pub(crate) fn awaited(&self, executor: &Executor<'_>, pending: u64) -> u64 {
-        pending.saturating_mul(u64::from(self.weight_permille(executor))) / 1000
+        credit::times(pending, self.weight_permille(executor)) / 1000
     }
 
     /// Returns whether prompts on an executor are known to be prefilled side by side, and not one after the other.

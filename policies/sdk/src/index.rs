@@ -69,41 +69,57 @@ fn reached<'a>(mirror: &'a Mirror, executor: &'a u32, reach: Reach) -> &'a [u32]
     }
 }
 
-/// Executors that one `observe` changes.
+/// Executors that one `observe` changes, each once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Touched {
     executors: Vec<u32>,
+    /// By executor id: true for those among them.
+    are_in: Vec<bool>,
 }
 
 // === impl Touched ===
 
 impl Touched {
+    #[inline]
+    fn add(&mut self, id: u32) {
+        let at = id as usize;
+        if at >= self.are_in.len() {
+            self.are_in.resize(at + 1, false);
+        }
+        if !std::mem::replace(&mut self.are_in[at], true) {
+            self.executors.push(id);
+        }
+    }
+
+    #[inline]
+    fn add_all(&mut self, ids: &[u32]) {
+        ids.iter().for_each(|id| self.add(*id));
+    }
+
     /// Adds the executors that earlier placements changed: what the host took is in the rows, and
     /// the rest is void.
     pub(crate) fn placed(&mut self, mirror: &Mirror, placed: &BatchPlacements, reach: Reach) {
         for executor in placed.executors() {
-            self.executors
-                .extend_from_slice(reached(mirror, executor, reach));
+            self.add_all(reached(mirror, executor, reach));
         }
     }
 
     /// Adds all executors: the mirror is about to be cleared.
     pub(crate) fn cleared(&mut self, mirror: &Mirror) {
         let all = mirror.executors().map(|executor| executor.id());
-        self.executors.extend(all);
+        all.for_each(|id| self.add(id));
     }
 
     /// Adds the executors that a row changes, before it does: for a device's row, all on it.
     #[inline]
     pub(crate) fn changed(&mut self, mirror: &Mirror, change: &Change) {
         match change {
-            Change::Load(load) => self.executors.push(load.id),
-            Change::Completed(completion) => self.executors.push(completion.executor),
-            Change::Executor(info) => self.executors.push(info.id),
-            Change::ExecutorGone(id) => self.executors.push(*id),
+            Change::Load(load) => self.add(load.id),
+            Change::Completed(completion) => self.add(completion.executor),
+            Change::Executor(info) => self.add(info.id),
+            Change::ExecutorGone(id) => self.add(*id),
             Change::Device(device) => {
-                let sharing = mirror.sharing_device(device.id);
-                self.executors.extend_from_slice(sharing);
+                self.add_all(mirror.sharing_device(device.id));
             }
             Change::Name(_)
             | Change::Residency(_)
@@ -117,13 +133,11 @@ impl Touched {
         }
     }
 
-    /// Hands the executors to an index, each once, and forgets them.
+    /// Hands the executors to an index, and forgets them.
     pub(crate) fn update(&mut self, index: &mut dyn ExecutorIndex, fleet: Fleet<'_>) {
-        if self.executors.len() > 1 {
-            self.executors.sort_unstable();
-            self.executors.dedup();
-        }
         index.update(fleet, &self.executors);
-        self.executors.clear();
+        for id in self.executors.drain(..) {
+            self.are_in[id as usize] = false;
+        }
     }
 }

@@ -30,15 +30,16 @@
 //! 1. After [`Ranking::update`] the order is that of the ranks, then of the ids
 //!    (`tests::the_walk_is_in_order_of_ranks`).
 
+mod ahead;
 mod offer;
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::cmp::Ordering;
 
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Place, Readiness};
 use crate::turns::Turn;
 use crate::wire::types::Request;
+use ahead::Ahead;
 use offer::Offer;
 
 #[cfg(test)]
@@ -190,14 +191,11 @@ impl<R: Ord> Ranking<R> {
             wanted: Offer::wanted(request),
             last: None,
             has_begun: false,
-            ahead: BinaryHeap::new(),
+            ahead: Ahead::new(),
             opened: None,
         }
     }
 }
-
-/// Parts of the tree that a walk to the third best leaves for later, in a fleet of some thousands.
-const AHEAD_EXPECTED: usize = 24;
 
 /// A walk over executors, from the best on.
 #[derive(Debug)]
@@ -207,8 +205,8 @@ pub struct BestFirst<'a, R> {
     wanted: Offer,
     last: Option<u32>,
     has_begun: bool,
-    /// Parts of the tree not walked yet, the best in front.
-    ahead: BinaryHeap<Reverse<Subtree<'a, R>>>,
+    /// Parts of the tree not walked yet.
+    ahead: Ahead<Subtree<'a, R>>,
     /// The part whose best executor came last. What else is in it is looked at when one more is asked for.
     opened: Option<Subtree<'a, R>>,
 }
@@ -257,7 +255,7 @@ impl<R: Ord> BestFirst<'_, R> {
 
     fn begin(&mut self) {
         self.has_begun = true;
-        self.ahead.reserve(AHEAD_EXPECTED);
+        self.ahead.reserve();
         match (&self.request.allowed, self.last) {
             (Some(allowed), last) => {
                 for &id in allowed {
@@ -280,12 +278,12 @@ impl<R: Ord> BestFirst<'_, R> {
             && offer.meets(self.wanted)
             && let Some(rank) = self.ranking.rank(best)
         {
-            self.ahead.push(Reverse(Subtree {
+            self.ahead.push(Subtree {
                 rank,
                 turn,
                 best,
                 node,
-            }));
+            });
         }
     }
 
@@ -331,7 +329,7 @@ impl<R: Ord> Iterator for BestFirst<'_, R> {
             if let Some(part) = self.opened.take() {
                 self.leave_beside(&part);
             }
-            let Reverse(part) = self.ahead.pop()?;
+            let part = self.ahead.pop()?;
             let best = part.best;
             let offer = self.ranking.nodes[self.ranking.leaves + best as usize].offer;
             self.opened = Some(part);

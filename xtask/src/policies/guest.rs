@@ -11,6 +11,9 @@ use crate::workspace::{Package, Workspace};
 const POLICIES: &[&str] = &["policies", "examples"];
 /// Folder of the crate of guests that only tests load.
 const TEST_GUESTS: &str = "tests/guests";
+/// The size up to which LLVM puts a policy's function into its callers, in its own unit; rustc has 275 for speed. At each
+/// call a guest settles its fuel and looks at its deadline, so that calls cost more than in other programs.
+const INLINING: &str = "llvm-args=-inline-threshold=600";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Guest {
@@ -112,6 +115,14 @@ impl Target {
         match self {
             Self::Library => vec!["--lib"],
             Self::Example(name) => vec!["--example", name],
+        }
+    }
+
+    /// The compiler's flags for the target. The functions of guests for tests stay apart: tests look for their names in traces.
+    pub(crate) fn rustc_flags(&self) -> &'static [&'static str] {
+        match self {
+            Self::Library => &["-C", INLINING],
+            Self::Example(_) => &[],
         }
     }
 }
