@@ -142,11 +142,9 @@ impl AsyncRead for Socket {
         let stream: &TcpStream = (*self.read).as_ref();
         loop {
             ready!(stream.poll_read_ready(cx))?;
-            match stream.try_read(buffer.initialize_unfilled()) {
-                Ok(read) => {
-                    buffer.advance(read);
-                    return Poll::Ready(Ok(()));
-                }
+            // Into memory that is not cleared before: hyper's buffer grows with what is sent, and each read would clear all of it.
+            match stream.try_read_buf(buffer) {
+                Ok(_) => return Poll::Ready(Ok(())),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => (),
                 Err(error) => return Poll::Ready(Err(error)),
             }
