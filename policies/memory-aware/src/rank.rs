@@ -15,8 +15,8 @@ pub(crate) struct Rank {
     load: Load,
 }
 
-/// The part of a rank that no cached prefix outweighs, as one number: ranks are compared a hundred times where one
-/// is made.
+/// The part of a rank that no cached prefix outweighs, as one number: for each rank that is made, ten are
+/// compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Grade(u16);
 
@@ -84,8 +84,8 @@ impl Grade {
     #[inline]
     fn new(readiness: Readiness, tier: u8) -> Self {
         let Readiness { degraded, seat } = readiness;
-        // Executors of one size have the lesser depth where a slot is free, so that within a tier the seat matters
-        // between different sizes only.
+        // Up goes before degraded, then by tier. Executors of one size have the lesser depth where a slot is free, so that
+        // within a tier the seat matters between different sizes only.
         Self(u16::from(degraded) << 9 | u16::from(tier) << 1 | u16::from(seat == Seat::Queue))
     }
 }
