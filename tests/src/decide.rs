@@ -14,7 +14,7 @@ use pointsman_testkit::Flavour;
 use pointsman_testkit::standing::StandingFleet;
 use sha2::{Digest, Sha256};
 
-use crate::clock::clock;
+use crate::clock::{ReadingTime, clock};
 use crate::fleet::Defaults;
 
 /// The hooks that a round with arrivals and room for them asks. Budget is asked in what order executors with several
@@ -52,15 +52,17 @@ pub struct Measured {
 struct Timed<P> {
     inner: P,
     clock: Box<dyn Fn() -> Duration>,
-    /// Time spent in this round, by hook.
-    spent: HookMap<Duration>,
+    /// Time spent in this round, by hook, and the times that the hook was asked.
+    spent: HookMap<(Duration, u32)>,
 }
 
 impl<P: Policies> Policies for Timed<P> {
     fn ask(&mut self, asked: &Asked<'_>) -> Answer<Reply> {
         let start = (self.clock)();
         let answer = self.inner.ask(asked);
-        self.spent[asked.question.hook()] += (self.clock)() - start;
+        let (time, times) = &mut self.spent[asked.question.hook()];
+        *time += (self.clock)() - start;
+        *times += 1;
         answer
     }
 
@@ -69,13 +71,14 @@ impl<P: Policies> Policies for Timed<P> {
     }
 }
 
-/// Measures one case.
+/// Measures one case. The times are without those of the readings of the clock that they are measured by.
 ///
 /// # Errors
 /// If the policies cannot be started, or a round leaves a request undecided.
 pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Measured> {
     let mut fleet = StandingFleet::new(case.executors);
     let time = clock();
+    let reading = ReadingTime::of(&time);
     let mut policies = Timed {
         inner: defaults.host(flavour)?,
         clock: Box::new(clock()),
@@ -106,9 +109,12 @@ pub fn measure(defaults: &Defaults, flavour: Flavour, case: Case) -> Result<Meas
             "{placed} placed of {case:?}"
         );
         if round >= warm_up {
-            rounds.push(took);
+            // One reading is between the first and the last of a span, and two of each question are in the round.
+            let asked: u32 = policies.spent.iter().map(|(_, (_, times))| times).sum();
+            rounds.push(reading.taken_off(took, 1 + 2 * asked));
             for (all, hook) in hooks.iter_mut().zip(TIMED) {
-                all.push(policies.spent[hook]);
+                let (time, times) = policies.spent[hook];
+                all.push(reading.taken_off(time, times));
             }
         }
     }

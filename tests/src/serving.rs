@@ -193,6 +193,17 @@ pub fn set(config: &mut Config, policy: &str, settings: &Value) {
     config.policies.settings.push(settings);
 }
 
+/// The file beside a policy that gives it these settings, an object.
+///
+/// # Errors
+/// If they cannot be written in TOML.
+pub fn sidecar(settings: &Value) -> Result<String> {
+    let settings: toml::Table = serde_json::from_value(settings.clone())?;
+    let mut file = toml::Table::new();
+    file.insert("settings".to_owned(), settings.into());
+    Ok(toml::to_string(&file)?)
+}
+
 /// True if the policy known as `name` holds a hook.
 #[must_use]
 pub fn holds(report: &ReconcilerReport, name: &str) -> bool {

@@ -12,13 +12,18 @@ use tempfile::TempDir;
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo-model");
 
 /// The marks by which templates show how calls are written, by the names of models.
-const MARKS: [(&str, &str); 5] = [
+const MARKS: [(&str, &str); 6] = [
     ("tags", "<tool_call></tool_call>"),
     ("marked", "[TOOL_CALLS]"),
     ("named", "[TOOL_CALLS][ARGS]"),
     ("bare", "<|python_tag|>"),
+    (SINGLE, "<|python_tag|>"),
     (SPECIAL, "[TOOL_CALLS][ARGS]"),
 ];
+/// The model whose template refuses a message with several calls, as that of Llama 3.1 does.
+const SINGLE: &str = "single";
+const REFUSAL: &str = "{% for m in messages %}{% if 'tool_calls' in m and m.tool_calls | length != 1 %}\
+     {{ raise_exception('This model only supports single tool-calls at once!') }}{% endif %}{% endfor %}";
 /// The model whose marks are special tokens.
 const SPECIAL: &str = "special";
 
@@ -27,8 +32,9 @@ const SPECIAL: &str = "special";
 pub struct ToolModels(TempDir);
 
 impl ToolModels {
-    /// Makes the models `tags`, `marked`, `named` and `bare`, each of which writes calls in its own way, and
-    /// `special`, which is `named` with marks that are special tokens.
+    /// Makes the models `tags`, `marked`, `named` and `bare`, each of which writes calls in its own way; `single`, which
+    /// is `bare` with a template that takes one call in a message; and `special`, which is `named` with marks that are
+    /// special tokens.
     ///
     /// # Errors
     /// If files cannot be copied.
@@ -45,8 +51,9 @@ impl ToolModels {
             let chat = config["chat_template"].as_str().unwrap_or_default();
             // What the demo model knows, behind what it is told of tools.
             let chat = chat.replace("m['content']", "(m['content'] or '')");
+            let refusal = if name == SINGLE { REFUSAL } else { "" };
             let template = format!(
-                "{{% if tools %}}{{{{ tools | tojson }}}}{{{{ '{marks}' }}}}{{% endif %}}{chat}"
+                "{refusal}{{% if tools %}}{{{{ tools | tojson }}}}{{{{ '{marks}' }}}}{{% endif %}}{chat}"
             );
             config["chat_template"] = json!(template);
             fs::write(to.join("tokenizer_config.json"), config.to_string())?;

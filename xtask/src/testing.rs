@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the guests, the clients and the kernels, then all tests of the workspace.
 
 use std::env;
+use std::thread;
 
 use anyhow::{Context, Result};
 
@@ -23,6 +24,10 @@ const FRAMEWORKS: &str = "tests/clients/frameworks.txt";
 const WITH: &str = "POINTSMAN_TEST_WITH";
 /// The variable by which tests know the browser's program.
 const BROWSER: &str = "POINTSMAN_TEST_BROWSER";
+/// The variable by which test programs know how many tests they run at once. `--test-threads` has precedence.
+const THREADS: &str = "RUST_TEST_THREADS";
+/// Tests that run at once for each processor: most wait for a server for a part of their time.
+const THREADS_EACH: usize = 2;
 /// Programs of Chromium and of Chrome, one of which tests need. Debian's package has the first.
 const BROWSERS: [&str; 4] = [
     "chromium",
@@ -80,6 +85,10 @@ pub(crate) fn run(workspace: &Workspace, test: &Test) -> Result<()> {
     let with: Vec<&str> = test.with.iter().map(|extra| extra.name()).collect();
     let mut command = process::cargo(workspace);
     command.env(WITH, with.join(",")).env(BROWSER, browser);
+    if env::var_os(THREADS).is_none() {
+        let processors = thread::available_parallelism()?.get();
+        command.env(THREADS, (processors * THREADS_EACH).to_string());
+    }
     command.args(["test", "--config", &watched()?, "--workspace"]);
     process::run(command.args(&test.args))?;
     // Whoever names tests wants no others.

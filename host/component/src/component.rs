@@ -334,7 +334,7 @@ fn catching<R>(load: impl FnOnce() -> Result<R, LoadError>) -> Result<R, LoadErr
 
 fn compile(engine: &PolicyEngine, bytes: &[u8]) -> Result<Component, LoadError> {
     let compiled = match &engine.compiler().program {
-        None => Component::from_binary(engine.wasmtime(), bytes),
+        None => compile_here(engine, bytes),
         Some(program) => {
             let code = engine
                 .compiler()
@@ -343,6 +343,19 @@ fn compile(engine: &PolicyEngine, bytes: &[u8]) -> Result<Component, LoadError> 
         }
     };
     compiled.map_err(|error| LoadError::Compile(format!("{error:#}")))
+}
+
+#[cfg(not(any(test, feature = "test-util")))]
+fn compile_here(engine: &PolicyEngine, bytes: &[u8]) -> wasmtime::Result<Component> {
+    Component::from_binary(engine.wasmtime(), bytes)
+}
+
+/// Compiles as servers do, unless this is a test program and has the code already.
+#[cfg(any(test, feature = "test-util"))]
+fn compile_here(engine: &PolicyEngine, bytes: &[u8]) -> wasmtime::Result<Component> {
+    crate::kept::or_compiled(engine, bytes, || {
+        Component::from_binary(engine.wasmtime(), bytes)
+    })
 }
 
 fn link(

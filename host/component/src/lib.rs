@@ -33,6 +33,8 @@ mod fault;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod instance;
+#[cfg(any(test, feature = "test-util"))]
+mod kept;
 mod limits;
 mod precompiled;
 mod scan;

@@ -39,6 +39,11 @@ enum Attribute { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, MEMORY_POOLS = 11
 
 constexpr unsigned THREADS_MAX = 1024;
 
+// Bytes from which memory has pages as large as can be had, and is kept when it is given back, up to so much in all: what
+// every backend takes for cuBLAS would be cleared page by page otherwise, again and again.
+constexpr size_t LARGE = size_t(2) << 20;
+constexpr size_t SPARE_MAX = size_t(256) << 20;
+
 using Prepare = emulation::Launch (*)(void**, Index, unsigned);
 
 struct Kernel {
@@ -100,6 +105,9 @@ struct Driver {
     long launches_left = -1;
     // The same of one device, by its number.
     std::map<int, long> launches_left_of;
+    // Memory that was given back, by its size.
+    std::multimap<size_t, void*> spare;
+    size_t spare_bytes = 0;
     // Bytes that may be pinned, those that are, and the most that were.
     size_t pinned_max = SIZE_MAX, pinned = 0, pinned_peak = 0;
     // Copies that are still made before one fails; negative: none does.
@@ -238,14 +246,43 @@ bool holds(const Device& device, uint64_t at, size_t bytes) {
     return at + bytes <= begin + size;
 }
 
+// Memory of this machine for a device, or null.
+void* take(size_t bytes) {
+    Driver& here = driver();
+    auto spare = here.spare.find(bytes);
+    if (spare != here.spare.end()) {
+        void* memory = spare->second;
+        here.spare.erase(spare);
+        here.spare_bytes -= bytes;
+        return memory;
+    }
+    void* memory = nullptr;
+    if (posix_memalign(&memory, bytes < LARGE ? 256 : LARGE, bytes) != 0) return nullptr;
+    if (bytes >= LARGE) madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
+}
+
+// Gives it back. A sanitizer sees who uses it afterwards: there it is not kept.
+void leave(void* memory, size_t bytes) {
+#if !defined(__SANITIZE_ADDRESS__)
+    Driver& here = driver();
+    if (bytes >= LARGE && bytes <= SPARE_MAX - here.spare_bytes) {
+        here.spare.emplace(bytes, memory);
+        here.spare_bytes += bytes;
+        return;
+    }
+#endif
+    std::free(memory);
+}
+
 int allocate(uint64_t* at, size_t bytes) {
     return with_device([&](Device& device) -> int {
         if (bytes == 0 || recording != nullptr) return INVALID_VALUE;
         if (bytes > driver().memory_bytes - std::min(device.allocated, driver().memory_bytes)) {
             return OUT_OF_MEMORY;
         }
-        void* memory = nullptr;
-        if (posix_memalign(&memory, 256, bytes) != 0) return OUT_OF_MEMORY;
+        void* memory = take(bytes);
+        if (memory == nullptr) return OUT_OF_MEMORY;
         // Not a number, in bf16 and f32: what is read before it is written shows.
         std::memset(memory, 0xff, bytes);
         *at = reinterpret_cast<uint64_t>(memory);
@@ -261,14 +298,14 @@ int give_back(uintptr_t context, uint64_t at) {
         auto found = device.memory.find(at);
         if (found == device.memory.end()) return INVALID_VALUE;
         device.allocated -= found->second;
+        leave(reinterpret_cast<void*>(at), found->second);
         device.memory.erase(found);
-        std::free(reinterpret_cast<void*>(at));
         return SUCCESS;
     });
 }
 
 void end_context(Device& device) {
-    for (auto [at, bytes] : device.memory) std::free(reinterpret_cast<void*>(at));
+    for (auto [at, bytes] : device.memory) leave(reinterpret_cast<void*>(at), bytes);
     for (auto [at, bytes] : device.pinned) {
         driver().pinned -= bytes;
         std::free(at);

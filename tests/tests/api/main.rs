@@ -2,6 +2,7 @@
 //!
 //! Tests that read the process's log have programs of their own: `http2`, `said`, `secrets`, `telemetry`, `tls`.
 
+mod against_the_document;
 mod choices;
 mod clients;
 mod clients_leave;
@@ -14,6 +15,5 @@ mod metrics;
 mod observability;
 mod prefix_cache;
 mod sampling;
-mod schemathesis;
 mod tools;
 mod traced;

@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use pointsman_driver::metrics::Metrics;
 use pointsman_tests::client::{chat, streamed_chat};
-use pointsman_tests::exposition::{described, samples};
+use pointsman_tests::exposition::{Sample, described, samples};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
@@ -257,6 +257,7 @@ fn values(label: &str) -> Option<&'static [&'static str]> {
             "written",
             "dropped",
             "lost",
+            "cut",
             "withheld",
         ],
         "result" => &["hit", "miss", "agreed", "differed"],
@@ -314,6 +315,26 @@ fn check(metrics: &Metrics, query: &Query) -> Result<BTreeSet<String>> {
     Ok(series.into_iter().map(|selected| selected.name).collect())
 }
 
+/// Checks that an alert about a time compares it with the bound of a bucket: between two of them a quantile
+/// is a guess.
+fn check_threshold(expression: &str, exported: &[Sample]) -> Result<()> {
+    let Some((time, threshold)) = expression.rsplit_once(" > ") else {
+        return Ok(());
+    };
+    if !time.starts_with("histogram_quantile") {
+        return Ok(());
+    }
+    let threshold: f64 = threshold.parse()?;
+    let (series, _) = read(&tokens(time)?)?;
+    for selected in series {
+        let buckets = exported.iter().filter(|it| it.name == selected.name);
+        let mut bounds = buckets.filter_map(|it| it.labels.get("le")?.parse::<f64>().ok());
+        let is_bound = bounds.any(|bound| bound == threshold);
+        ensure!(is_bound, "no bucket of {} ends there", selected.name);
+    }
+    Ok(())
+}
+
 /// Traffic of every kind that ends well.
 async fn traffic(serving: &Serving) -> Result<()> {
     for _ in 0..2 {
@@ -335,11 +356,8 @@ async fn traffic(serving: &Serving) -> Result<()> {
 async fn the_dashboard_and_the_alerts_ask_for_what_a_running_server_exports() -> Result<()> {
     let serving = Serving::start(|_| {}).await?;
     traffic(&serving).await?;
-    let exported: BTreeSet<String> = samples(serving.client)
-        .await?
-        .into_iter()
-        .map(|sample| sample.name)
-        .collect();
+    let shown = samples(serving.client).await?;
+    let exported: BTreeSet<String> = shown.iter().map(|sample| sample.name.clone()).collect();
     let metrics = Metrics::default();
     let (dashboard, alerts) = (of_dashboard()?, of_alerts()?);
     ensure!(dashboard.len() > 40 && alerts.len() > 10);
@@ -349,6 +367,9 @@ async fn the_dashboard_and_the_alerts_ask_for_what_a_running_server_exports() ->
             let there = exported.contains(&name) || EVENTS.contains(&name.as_str());
             ensure!(there, "{name} is not exported: {}", query.expression);
         }
+    }
+    for query in &alerts {
+        check_threshold(&query.expression, &shown).with_context(|| query.expression.clone())?;
     }
     serving.server.stop().await?;
     Ok(())

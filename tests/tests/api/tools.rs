@@ -299,6 +299,7 @@ async fn tools_that_cannot_be_served_are_refused_where_it_goes_wrong() -> Result
     let broken = json!([tools()[0], tool("other", unkept)]);
     let of_other = json!({"type": "function", "function": {"name": "other"}});
     let asks_twice = json!({"tool_choice": "required", "response_format": {"type": "json_object"}});
+    let asks_for_either = json!({"response_format": {"type": "json_object"}});
     let mut alone = chat("Hi");
     alone["messages"] = json!([{"role": "tool", "tool_call_id": "a", "content": "4"}]);
     alone["model"] = json!("tags");
@@ -307,6 +308,12 @@ async fn tools_that_cannot_be_served_are_refused_where_it_goes_wrong() -> Result
             chats,
             with_tools("tags", asks_twice),
             "tool_choice",
+            "ask for two forms",
+        ),
+        (
+            chats,
+            with_tools("tags", asks_for_either),
+            "tools",
             "ask for two forms",
         ),
         (
@@ -382,6 +389,36 @@ async fn of_several_calls_all_count_or_the_first() -> Result<()> {
             );
         }
     }
+    serving.server.stop().await
+}
+
+#[tokio::test]
+async fn a_model_that_is_told_of_one_call_in_a_message_makes_one_and_goes_on_from_it() -> Result<()>
+{
+    let models = ToolModels::make()?;
+    let serving = serving(&models).await?;
+    let client = serving.client;
+    let written = r#"{"name": "roll", "parameters": {"dice": 1}}; {"name": "roll", "parameters": {"dice": 2}}"#;
+    let drawn = |seed: u32| json!({"tool_choice": "required", "temperature": 1.5, "seed": seed});
+    let asked = (0..6)
+        .map(drawn)
+        .chain([json!({"guided_choice": [written]})]);
+    for fields in asked {
+        let mut body = with_tools("single", fields);
+        let choice = choice(client, &body).await?;
+        let calls = choice["message"]["tool_calls"].as_array();
+        let [call] = &calls.context("no calls")?[..] else {
+            anyhow::bail!("{choice}");
+        };
+        called(call)?;
+        let result = json!({"role": "tool", "tool_call_id": call["id"], "content": "4"});
+        let messages = body["messages"].as_array_mut().context("a list")?;
+        messages.extend([choice["message"].clone(), result]);
+        (body["tool_choice"], body["max_tokens"]) = (json!("auto"), json!(5));
+        let answer = client.post("/v1/chat/completions", &body).await?;
+        ensure!(answer.status == 200, "{:?}", answer.json());
+    }
+    serving.idle().await?;
     serving.server.stop().await
 }
 

@@ -5,6 +5,7 @@ use pointsman_config::{Config, PrefixCache};
 use pointsman_core::Micros;
 use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
 use pointsman_tests::client::{Client, Stream};
+use pointsman_tests::liveness::passes;
 use pointsman_tests::serving::{Serving, serve_demo, set};
 use serde_json::{Value, json};
 use tokio::task::{self, JoinHandle};
@@ -176,12 +177,7 @@ async fn without_a_bonus_requests_go_in_order_of_arrival() -> Result<()> {
 async fn waiting_outweighs_a_warm_model_in_time() -> Result<()> {
     let serving = demo_is_warm(json!({"queue-aging-equalization": "1s"})).await?;
     let mut streams = wait_in_order(&serving, &["second", "second"]).await?;
-    let now = async || -> Result<u64> {
-        let shown = get(serving.client, "/monitor/data").await?;
-        shown["at_micros"].as_u64().context("no time is shown")
-    };
-    let since = now().await?;
-    while now().await? < since + 1_100_000 {}
+    passes(serving.client, Micros(1_100_000)).await?;
     streams.extend(wait_in_order(&serving, &["demo"]).await?);
     both_slots_run(&serving, [0, 2]).await?;
     leave(serving, streams).await

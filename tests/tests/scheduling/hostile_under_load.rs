@@ -11,7 +11,7 @@ use pointsman_lifecycle::report::{ReconcilerReport, ReloadStep, Transaction, Tra
 use pointsman_policy::Restored;
 use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::load::LoadGenerator;
-use pointsman_tests::serving::{Serving, component};
+use pointsman_tests::serving::{Serving, component, sidecar};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -183,14 +183,6 @@ fn short(n: usize) -> Value {
     let mut body = streamed_chat(&format!("Count to {}.", n % 5 + 2));
     body["max_tokens"] = json!(2);
     body
-}
-
-/// The sidecar of a guest.
-fn sidecar(settings: &Value) -> Result<String> {
-    let settings: toml::Table = serde_json::from_value(settings.clone())?;
-    let mut file = toml::Table::new();
-    file.insert("settings".to_owned(), settings.into());
-    Ok(toml::to_string(&file)?)
 }
 
 /// The newest transactions of `name` that are newer than number `after`.

@@ -1,5 +1,6 @@
 //! Decisions of policies through a running server: order, holds, room, overload, failover.
 
+mod changes_of_models;
 mod failover;
 mod holds;
 mod hostile_under_load;

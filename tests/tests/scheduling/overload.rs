@@ -9,7 +9,7 @@ use pointsman_driver::message::Load;
 use pointsman_tests::backend::{Conduct, MockBackend};
 use pointsman_tests::client::{Answer, Client, chat, endless_chat, streamed_chat};
 use pointsman_tests::liveness::strikes;
-use pointsman_tests::overload::{FullFleet, ModelChanges, routed_by};
+use pointsman_tests::overload::FullFleet;
 use pointsman_tests::serving::{Serving, backend_at, set};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -452,7 +452,8 @@ async fn a_small_pool_is_a_short_context() -> Result<()> {
     ensure!(answer.status == 400, "{answer:?}");
     let error = &answer.json()?["error"];
     ensure!(error["code"] == "context_length_exceeded", "{error}");
-    ensure!(error["message"].to_string().contains("336"), "{error}");
+    let room = "this server has room for 336 tokens of the model's context";
+    ensure!(error["message"].to_string().contains(room), "{error}");
     // A request without a bound gets all the room there is.
     serving.client.chat("Hello").await?.text()?;
     Ok(())
@@ -503,28 +504,6 @@ fn an_urgent_request_at_a_full_fleet_begins_nearly_as_soon_as_alone_and_costs_li
     ensure!(
         waits.ttft_p95_ms > 3.0 * solo.ttft_p95_ms,
         "{waits:?} {solo:?}"
-    );
-    Ok(())
-}
-
-/// The router `in-order` serves in the order of arrival, whatever models it has to load for that.
-#[test]
-fn models_change_half_as_often_as_in_order_of_arrival_and_nobody_waits_longer_for_it() -> Result<()>
-{
-    let in_order = ModelChanges::simulated(&routed_by("test/in-order", ""))?;
-    let defaults = ModelChanges::simulated(&routed_by("memory-aware", ""))?;
-    ensure!(
-        2 * defaults.swaps <= in_order.swaps,
-        "{defaults:?} {in_order:?}"
-    );
-    ensure!(
-        defaults.ttft_p95_ms <= in_order.ttft_p95_ms,
-        "{defaults:?} {in_order:?}"
-    );
-    let hasty = ModelChanges::simulated(&routed_by("memory-aware", ",model-tenure=0"))?;
-    ensure!(
-        defaults.ttft_p95_ms < 0.5 * hasty.ttft_p95_ms && defaults.swaps < hasty.swaps,
-        "{defaults:?} {hasty:?}"
     );
     Ok(())
 }

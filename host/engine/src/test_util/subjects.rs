@@ -1,7 +1,8 @@
 //! Engines as executors under test: one that works when it is asked for events, and one on its
 //! thread.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::backend::{Backend, KvBlocks, KvShape};
@@ -63,6 +64,13 @@ pub fn demo() -> Box<dyn Backend> {
     Box::new(CpuBackend::on(memory, model, KV_SHAPE, processors))
 }
 
+/// Answers of fresh backends, by the maker and the job. A maker has nothing but its code: backends of the same one answer the
+/// same.
+type Alone = BTreeMap<(MakeBackend, String), Arc<OnceLock<WholeAnswer>>>;
+
+/// The answers so far, which tests ask for again and again. Locked to look one up and to put one in.
+static ALONE: Mutex<Alone> = Mutex::new(BTreeMap::new());
+
 /// The models of an engine under test, by the makers of their backends.
 #[derive(Clone, Copy)]
 pub struct Models(pub &'static [MakeBackend]);
@@ -79,7 +87,11 @@ impl Models {
     }
 
     fn alone(self, job: &Job) -> WholeAnswer {
-        solo(&mut *self.0[self.place(job)](), &demo_text(), job)
+        let make = self.0[self.place(job)];
+        let asked = (make, format!("{job:?}"));
+        let answer = Arc::clone(ALONE.lock().unwrap().entry(asked).or_default());
+        let answer = answer.get_or_init(|| solo(&mut *make(), &demo_text(), job));
+        answer.clone()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Policies in JavaScript, from `policy new` to a component. In Python it is the same code, whose slow part
-//! is tested in `running/languages.rs` and `twins.rs`.
+//! is tested in `running/authors.rs` and `across_languages.rs`.
 
 use std::fs;
 
-use super::place::{Place, Said};
+use super::place::Place;
+use super::said::Said;
 
 /// The entries in a folder of compiled code.
 fn entries(place: &Place) -> usize {

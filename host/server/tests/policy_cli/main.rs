@@ -6,20 +6,22 @@
     reason = "helpers of tests; a panic there is a failed test, and who skips one says so"
 )]
 
+mod across_languages;
 mod languages;
 mod place;
 mod properties;
 mod refused;
+mod said;
 mod scenario;
 mod toolchain;
 mod tune;
-mod twins;
 
 use std::fs;
 
 use pointsman_core::Hook;
 
-use place::{Place, Said, can_build};
+use place::{Place, can_build};
+use said::Said;
 use scenario::one_is_placed;
 
 /// The names of every hook, and of the explanation.

@@ -5,16 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::said::Said;
+
 /// A folder for policies, in which commands run.
 pub(crate) struct Place {
     folder: tempfile::TempDir,
-}
-
-/// The end of a command: exit code and output.
-pub(crate) struct Said {
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
 }
 
 /// The folder for what is kept from one run of the tests to the next.
@@ -77,32 +72,6 @@ impl Place {
 
     pub(crate) fn say(&self, line: &str) -> Said {
         self.policy(line.split_whitespace())
-    }
-}
-
-impl Said {
-    /// Runs a command to its end.
-    pub(crate) fn of(command: &mut Command) -> Self {
-        let output = command.output().unwrap();
-        Self {
-            code: output.status.code().unwrap(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-
-    #[track_caller]
-    pub(crate) fn ended(&self, code: i32) -> &str {
-        assert_eq!(self.code, code, "{}\n{}", self.out, self.err);
-        if code == 2 { &self.err } else { &self.out }
-    }
-
-    #[track_caller]
-    pub(crate) fn says(&self, code: i32, parts: &[&str]) {
-        let text = self.ended(code);
-        for part in parts {
-            assert!(text.contains(part), "{part:?} not in\n{text}");
-        }
     }
 }
 

@@ -6,7 +6,8 @@ use std::fs;
 use pointsman_testkit::component::component_path;
 use serde_json::Value;
 
-use super::place::{Place, Said};
+use super::place::Place;
+use super::said::Said;
 use super::scenario::one_is_placed;
 
 /// A folder with `fickle.wasm`, and its settings with this habit.

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use pointsman_component::Digest;
 use pointsman_testkit::component::component_path;
 
 use super::hooks;
@@ -181,6 +182,50 @@ fn a_file_whose_self_test_a_server_refuses_is_not_called_good() {
     place
         .say("check bad.wasm")
         .says(0, &["good: a server takes it\n"]);
+}
+
+#[test]
+fn what_a_server_refuses_or_leaves_waiting_for_its_sidecar_is_not_called_good() {
+    let place = Place::new();
+    let wasm = component_path("aging");
+    let wasm = fs::read(wasm).expect("`cargo xtask policies` built it");
+    place.write("aging.wasm", &wasm);
+    let other = "0".repeat(64);
+    let pinned = format!("whose sha256 is {other}\nto fix it: change `sha256`");
+    for (sidecar, said) in [
+        (
+            "mode = 'canary 10%'\n".to_owned(),
+            "a server refuses it: mode is canary, and it exports neither admission nor routing: only there",
+        ),
+        (format!("sha256 = '{other}'\n"), pinned.as_str()),
+    ] {
+        place.write("aging.toml", sidecar);
+        let checked = place.say("check aging.wasm --settings aging.toml");
+        checked.says(1, &[said]);
+        assert!(!checked.out.contains("good: "), "{}", checked.out);
+    }
+    let its = Digest::of(&wasm);
+    place.write("aging.toml", format!("mode = 'shadow'\nsha256 = '{its}'\n"));
+    place
+        .say("check aging.wasm --settings aging.toml")
+        .says(0, &["good: a server takes it\n"]);
+}
+
+#[test]
+fn a_file_whose_name_a_policy_folder_passes_over_is_told_so() {
+    let place = Place::new();
+    let wasm = component_path("aging");
+    let wasm = fs::read(wasm).expect("`cargo xtask policies` built it");
+    for name in ["aging+1", ".aging"] {
+        place.write(&format!("{name}.wasm"), &wasm);
+        let note = format!(
+            "note: a policy folder passes over a file of the name {name}: a policy's name has at most \
+             64 letters, digits, '-', '_' and '.', and does not begin with '.'\n"
+        );
+        let checked = place.say(&format!("check {name}.wasm"));
+        checked.says(0, &[&note, "good: a server takes it\n"]);
+        assert!(!checked.out.contains("it is called"), "{}", checked.out);
+    }
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::place::{Place, Said, can_build};
+use super::place::{Place, can_build};
+use super::said::Said;
 
 /// A `rustc` that claims that the libraries of every target are in its own folder.
 const RUSTC: &str = "#!/bin/sh\nprintf '%s\\n' \"${0%/*}\"\n";
@@ -24,6 +25,11 @@ fn build_with(programs: &[(&str, &str)]) -> Said {
 
 /// Builds `mine` of a place, on a machine that has only these programs.
 fn built_with(place: &Place, programs: &[(&str, &str)]) -> Said {
+    built_in("mine", place, programs)
+}
+
+/// The same for the policy in another folder of the place.
+fn built_in(policy: &str, place: &Place, programs: &[(&str, &str)]) -> Said {
     let folder = place.path("bin");
     fs::create_dir_all(&folder).unwrap();
     for (name, text) in programs {
@@ -31,7 +37,7 @@ fn built_with(place: &Place, programs: &[(&str, &str)]) -> Said {
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
     }
-    Said::of(place.command().args(["build", "mine"]).env("PATH", folder))
+    Said::of(place.command().args(["build", policy]).env("PATH", folder))
 }
 
 #[test]
@@ -167,4 +173,44 @@ fn without_python_or_its_toolchain_one_is_told_what_to_do() {
         2,
         &["mine has Cargo.toml and pyproject.toml: a policy is in"],
     );
+}
+
+/// A `python3` that makes an environment, whose `pip` installs the toolchain, and whose Python says which program it is given.
+const PYTHON_WITH_PIP: &str = r#"#!/bin/sh
+b=build/python/bin
+/bin/mkdir -p $b
+/bin/cat > $b/python <<'END'
+#!/bin/sh
+case $2 in
+pip) : > "${0%/*}/componentize-py" ;;
+-c) ;;
+*) echo "$0 runs $1" >&2; exit 1 ;;
+esac
+END
+/bin/chmod +x $b/python
+"#;
+
+#[test]
+fn a_folder_in_python_builds_under_another_name_and_after_an_upgrade_of_python() {
+    const FAILS: &str = "#!/bin/sh\nexit 1\n";
+    let place = Place::new();
+    place.say("new mine --language python").ended(0);
+    let runs_its_own = |policy: &str, python: &str| {
+        let said = built_in(policy, &place, &[("python3", python)]);
+        said.says(1, &[&format!("{policy} does not build\n")]);
+        let bin = fs::canonicalize(place.path(policy)).unwrap();
+        let bin = bin.join("build/python/bin").display().to_string();
+        let runs = format!("{bin}/python runs {bin}/componentize-py\n");
+        assert!(said.err.contains(&runs), "{runs}not in\n{}", said.err);
+    };
+    runs_its_own("mine", PYTHON_WITH_PIP);
+    fs::rename(place.path("mine"), place.path("moved")).unwrap();
+    // No environment is made where there is one.
+    runs_its_own("moved", FAILS);
+    let python = "moved/build/python/bin/python";
+    // One of another version does not find what was installed.
+    place.write(python, FAILS);
+    runs_its_own("moved", PYTHON_WITH_PIP);
+    fs::remove_file(place.path(python)).unwrap();
+    runs_its_own("moved", PYTHON_WITH_PIP);
 }

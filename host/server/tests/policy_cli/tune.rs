@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use pointsman_testkit::component::component_path;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::place::{Place, Said};
+use super::place::Place;
+use super::said::Said;
 
 /// Settings by which it does not matter what an executor holds of a prompt.
 const BAD: &str = "[settings]\nprefill-scale = 0\n";
@@ -43,7 +46,7 @@ fn await_trials(place: &Place, child: &mut Child, count: usize) {
     let path = place.path("trials.jsonl");
     while fs::read_to_string(&path).map_or(0, |text| text.lines().count()) < count {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-        std::thread::yield_now();
+        thread::park_timeout(Duration::from_millis(1));
     }
 }
 

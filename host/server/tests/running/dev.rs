@@ -6,10 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use pointsman_testkit::component::component_path;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::host::Host;
+use super::host::{Host, once, policy};
 use super::scenario::one_is_placed;
 
 /// `policy dev`, with what it has said.
@@ -83,12 +82,12 @@ fn build(folder: &Path, bytes: &[u8]) {
 fn built(folder: &Path) {
     fs::create_dir(folder.join("scenarios")).unwrap();
     fs::write(folder.join("scenarios/one.toml"), one_is_placed("mine")).unwrap();
-    build(folder, &shipped("least-loaded"));
+    build(folder, &policy("least-loaded"));
 }
 
 /// Makes a folder the one of the policy `mine` in Python, whose toolchain makes a shipped policy of it.
 fn in_python(folder: &Path) {
-    const TOOL: &str = "build/python/bin/componentize-py";
+    const PYTHON: &str = "build/python/bin/python";
     fs::create_dir_all(folder.join("build/python/bin")).unwrap();
     fs::create_dir(folder.join("scenarios")).unwrap();
     let scenario = one_is_placed("least-loaded");
@@ -98,26 +97,24 @@ fn in_python(folder: &Path) {
         ("world.wit", "world policy {}\n"),
         ("requirements.txt", "a-toolchain\n"),
         ("build/python/requirements.txt", "a-toolchain\n"),
+        // It has the toolchain, and runs it.
+        (PYTHON, "#!/bin/sh\ntest $1 = -I || exec /bin/sh \"$@\"\n"),
         (
-            TOOL,
-            "#!/bin/sh\n/bin/cp build/made.wasm build/component.wasm\n",
+            "build/python/bin/componentize-py",
+            "/bin/cp build/made.wasm build/component.wasm\n",
         ),
         ("scenarios/one.toml", scenario.as_str()),
     ] {
         fs::write(folder.join(file), text).unwrap();
     }
     let mode = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(folder.join(TOOL), mode).unwrap();
-    fs::write(folder.join("build/made.wasm"), shipped("least-loaded")).unwrap();
-}
-
-fn shipped(name: &str) -> Vec<u8> {
-    fs::read(component_path(name)).unwrap()
+    fs::set_permissions(folder.join(PYTHON), mode).unwrap();
+    fs::write(folder.join("build/made.wasm"), policy("least-loaded")).unwrap();
 }
 
 /// The digest and mode of the shadow in the server; absent: there is none.
 fn shadow(host: &Host) -> Option<(String, String)> {
-    let status = host.status();
+    let status = host.policies();
     let mut policies = status["policies"].as_array().unwrap().iter();
     let found = policies.find(|policy| policy["name"] == "mine-dev")?;
     let text = |key: &str| found[key].as_str().unwrap().to_owned();
@@ -132,7 +129,7 @@ fn what_is_good_is_a_shadow_and_what_is_not_leaves_the_one_that_runs() {
     let scenario = one_is_placed("mine");
     fs::create_dir(folder.join("scenarios")).unwrap();
     fs::write(folder.join("scenarios/one.toml"), &scenario).unwrap();
-    build(folder, &shipped("least-loaded"));
+    build(folder, &policy("least-loaded"));
 
     let mut dev = Dev::start(&FILE, folder, &host);
     dev.says("shadow: the server asks mine-dev (");
@@ -156,7 +153,7 @@ fn what_is_good_is_a_shadow_and_what_is_not_leaves_the_one_that_runs() {
     dev.says("mine-dev stays in the server as it is");
     let impossible = scenario.replace("slots = 1", "slots = 1\nhealth = 'draining'");
     fs::write(folder.join("scenarios/one.toml"), impossible).unwrap();
-    build(folder, &shipped("round-robin"));
+    build(folder, &policy("round-robin"));
     dev.says("placed: expected `one` on gpu");
     dev.says("mine-dev stays in the server as it is");
     assert_eq!(shadow(&host).unwrap().0, first);
@@ -176,7 +173,7 @@ fn what_is_good_is_a_shadow_and_what_is_not_leaves_the_one_that_runs() {
         "{}",
         host.files("policies.d")
     );
-    while shadow(&host).is_some() {}
+    once(|| shadow(&host).is_none().then_some(()));
 }
 
 #[test]
@@ -221,11 +218,11 @@ fn a_policy_folder_that_is_away_is_told_and_ends_nothing() {
 
     let (here, away) = (host.path("policies.d"), host.path("away"));
     fs::rename(&here, &away).unwrap();
-    build(folder, &shipped("round-robin"));
+    build(folder, &policy("round-robin"));
     dev.says("mine-dev.toml not written");
     assert_eq!(shadow(&host).unwrap().0, first);
     fs::rename(&away, &here).unwrap();
-    build(folder, &shipped("round-robin"));
+    build(folder, &policy("round-robin"));
     dev.says("shadow: the server asks mine-dev (");
     assert_ne!(shadow(&host).unwrap().0, first);
     dev.stop("mine-dev");
@@ -284,7 +281,7 @@ fn a_shadow_of_another_is_not_touched() {
         one_is_placed("mine"),
     )
     .unwrap();
-    build(work.path(), &shipped("least-loaded"));
+    build(work.path(), &policy("least-loaded"));
     host.drop_in("mine-dev.toml", b"mode = 'shadow'\n");
     let ends = |folder: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));

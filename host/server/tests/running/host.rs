@@ -8,34 +8,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::said::Said;
+
 /// A server, its folders, and the reader of its log.
 pub(crate) struct Host {
     folder: TempDir,
     process: Process,
-}
-
-/// The end of a command: exit code and output.
-pub(crate) struct Said {
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
-}
-
-impl Said {
-    /// Runs a command to its end.
-    pub(crate) fn of(command: &mut Command) -> Self {
-        let output = command.output().unwrap();
-        Self {
-            code: output.status.code().unwrap(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
 }
 
 /// The way in which a server is started.
@@ -58,6 +42,8 @@ const LISTENS: &str = "listening on ";
 const ANSWERS: &str = "answering on ";
 /// A sign in the log that a server serves.
 const SERVES: &str = "serving on ";
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(5);
 
 struct Process {
     child: Child,
@@ -184,23 +170,25 @@ impl Host {
 
     /// The reason for which the policy `name` is refused, once it is.
     pub(crate) fn refusal(&self, name: &str) -> String {
-        loop {
-            let status = self.status();
+        once(|| {
+            let status = self.policies();
             let mut refused = status["refused"].as_array().unwrap().iter();
-            if let Some(refused) = refused.find(|refused| refused["name"] == name) {
-                return refused["why"].as_str().unwrap().to_owned();
-            }
-        }
+            let refused = refused.find(|refused| refused["name"] == name)?;
+            Some(refused["why"].as_str().unwrap().to_owned())
+        })
     }
 
     /// Waits until the policy `name` is in force.
     pub(crate) fn wait_for_policy(&self, name: &str) {
-        while !self.status()["policies"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|policy| policy["name"] == name)
-        {}
+        self.wait_until(|status| {
+            let mut policies = status["policies"].as_array().unwrap().iter();
+            policies.any(|policy| policy["name"] == name)
+        });
+    }
+
+    /// Waits until the state of the policies is so.
+    pub(crate) fn wait_until(&self, is_so: impl Fn(&Value) -> bool) {
+        once(|| is_so(&self.policies()).then_some(()));
     }
 
     /// The answer to a GET of `path`, head and body.
@@ -259,12 +247,11 @@ impl Host {
 
     /// The line with these words that the server logs after it serves, once it does.
     pub(crate) fn says(&self, words: &str) -> String {
-        loop {
+        once(|| {
             let said = self.process.said.lock().unwrap();
-            if let Some(line) = said.lines().find(|line| line.contains(words)) {
-                return line.to_owned();
-            }
-        }
+            let mut lines = said.lines();
+            lines.find(|line| line.contains(words)).map(str::to_owned)
+        })
     }
 
     /// The path of a file in the folder of the server.
@@ -297,7 +284,14 @@ impl Host {
         self.process.child.wait().unwrap()
     }
 
-    /// The state of the policies, as `pointsman policy status` shows it to programs.
+    /// The state of the policies, as the server shows it to operators.
+    pub(crate) fn policies(&self) -> Value {
+        let (status, policies) = self.ask("GET", "/admin/policies", "");
+        assert_eq!(status, 200, "{policies}");
+        policies
+    }
+
+    /// The same, as `pointsman policy status` shows it to programs.
     pub(crate) fn status(&self) -> Value {
         let said = self.policy(&["status", "--format", "json"]);
         assert_eq!(said.code, 0, "{}", said.err);
@@ -339,6 +333,16 @@ impl Host {
             command.env("POINTSMAN_ADMIN_KEY", key);
         }
         Said::of(&mut command)
+    }
+}
+
+/// The first thing that `look` finds. Between two looks the processors are for what is waited for.
+pub(crate) fn once<T>(look: impl Fn() -> Option<T>) -> T {
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        thread::park_timeout(LOOK);
     }
 }
 

@@ -6,16 +6,18 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
+mod authors;
 mod commands;
 mod dev;
 mod fleet;
 mod host;
 mod hostile;
 mod kept;
-mod languages;
 mod manager;
 mod orders;
 mod packaged;
+#[path = "../policy_cli/said.rs"]
+mod said;
 #[path = "../policy_cli/scenario.rs"]
 mod scenario;
 mod starting;

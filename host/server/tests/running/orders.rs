@@ -71,7 +71,7 @@ fn a_shadow_is_promoted_and_ejected_by_the_command_line() {
             .iter()
             .any(|policy| policy["name"] == "least-loaded" && policy["mode"] == "shadow")
     };
-    while !shadow(&host.status()) {}
+    host.wait_until(shadow);
     let routes = || host.status()["hooks"]["routing"]["policy"].clone();
     assert_eq!(routes(), "memory-aware");
     let said = host.policy(&["promote", "least-loaded"]);
@@ -175,12 +175,10 @@ fn a_canary_that_tries_nobody_says_so_and_divides_by_sessions_or_requests() {
     host.drop_in("new.toml", b"mode = 'canary 10%'\n");
     host.drop_in("new.wasm", &policy("first-policy"));
     host.wait_for_policy("new");
-    while host.status()["policies"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .any(|it| it["name"] == "new" && it["running"].is_null())
-    {}
+    host.wait_until(|status| {
+        let mut policies = status["policies"].as_array().unwrap().iter();
+        !policies.any(|it| it["name"] == "new" && it["running"].is_null())
+    });
     for _ in 0..3 {
         assert_eq!(placed_by(&host.complete("Hello")), "memory-aware");
     }

@@ -10,7 +10,7 @@ use pointsman_component::Digest;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::host::{Host, Start, policy};
+use super::host::{Host, Start, once, policy};
 
 /// A policy that is busy for minutes before it can be asked anything.
 pub(super) const BUSY: &str = "[settings]\noutrage = 'loop'\ncalls = ['configure']\n";
@@ -39,7 +39,7 @@ fn the_journal_has_everything_from_its_first_entry_on() {
             break report;
         }
     };
-    for outcome in ["dropped", "lost", "refused", "withheld"] {
+    for outcome in ["dropped", "lost", "refused", "cut", "withheld"] {
         assert_eq!(report["entries"][outcome], 0, "{outcome}: {report}");
     }
 }
@@ -113,7 +113,7 @@ fn a_policy_is_made_ready_beside_one_that_takes_its_time() {
     let host = Host::begun(&begin(&files));
     // The compiled code of `b`, which comes after `a` and would otherwise wait for minutes.
     let compiled = Digest::of(&other).to_string();
-    while !host.files("state/code").contains(&compiled) {}
+    once(|| host.files("state/code").contains(&compiled).then_some(()));
     let ready = host.get("/ready");
     assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
 }

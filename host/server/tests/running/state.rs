@@ -119,3 +119,33 @@ fn a_server_that_requires_state_does_not_start_without_its_journal() {
     child.wait().unwrap();
     assert!(log.is_some());
 }
+
+#[test]
+fn a_check_refuses_folders_that_a_start_cannot_use_and_makes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    fs::write(home.join("file"), "no folder").unwrap();
+    fs::create_dir(home.join("halved")).unwrap();
+    fs::write(home.join("halved/journal"), "no folder").unwrap();
+    let state = |path: &str| format!("state-folder = '{path}'\n{REQUIRED}\n");
+    let journal = |path: &str| format!("[journal]\nfolder = '{path}'\n");
+    for (text, why) in [
+        (state("file"), "the folder cannot be used: "),
+        (state("halved"), "no journal can be written: "),
+        (journal("file"), "[journal] folder: "),
+        (journal("file/below"), "[journal] folder: "),
+    ] {
+        let text = format!("listen = '127.0.0.1:0'\n{text}");
+        for flags in [&[][..], &["--check"]] {
+            let said = refused(home, &text, flags);
+            assert!(said.contains(why), "{why} not in {said}");
+        }
+    }
+    let good = state("new") + &journal("new-journal/below");
+    let output = command(home, &good, &["--check"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for folder in ["new", "new-journal"] {
+        assert!(!home.join(folder).exists(), "{folder}");
+    }
+}

@@ -1,5 +1,10 @@
 //! Policies of this workspace, whose crates check the properties in their tests.
 
+use std::iter;
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::thread;
+
 use pointsman_component::{Limits, SettingRange};
 use pointsman_policy::start;
 use serde_json::{Map, Value};
@@ -135,7 +140,24 @@ impl<'a> Shipped<'a> {
     /// # Panics
     /// With all problems, if it is or does.
     pub fn assert_settings(&self) {
-        let wrong: Vec<String> = self.extremes().filter_map(|at| self.struck(&at)).collect();
+        let extremes: Vec<_> = self.extremes().collect();
+        let left = Mutex::new(extremes.iter());
+        let struck = || -> Vec<String> {
+            let next = || left.lock().expect("nobody panics with it").next();
+            iter::from_fn(next)
+                .filter_map(|at| self.struck(at))
+                .collect()
+        };
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let mut wrong: Vec<String> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(struck)).collect();
+            let each = threads.into_iter().map(|thread| {
+                let struck = thread.join();
+                struck.expect("its message is above")
+            });
+            each.flatten().collect()
+        });
+        wrong.sort();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 

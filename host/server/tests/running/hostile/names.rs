@@ -8,7 +8,7 @@ fn a_policy_is_shown_under_the_name_of_its_file() {
     // It calls itself what one of the defaults is called.
     host.drop_in("evil.wasm", &policy("memory-aware"));
     host.wait_for_policy("evil");
-    while host.status()["hooks"]["routing"]["policy"] != "evil" {}
+    host.wait_until(|status| status["hooks"]["routing"]["policy"] == "evil");
     let metrics = host.get("/metrics");
     let mut lines = metrics.lines();
     let mut holds = lines.find(|line| {

@@ -10,7 +10,8 @@ use pointsman_component::{CompileCache, Limits, PolicyComponent, PolicyEngine};
 use pointsman_policy::PolicySource;
 use pointsman_testkit::{Flavour, Kit, Registry, component::component_path, scenario_files};
 
-use super::place::{Place, Said};
+use super::place::Place;
+use super::said::Said;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
 /// Name under which the scenarios bind the policy.

@@ -1,4 +1,4 @@
-//! Policies in JavaScript and Python that throw and print: what becomes of it in commands and in a server.
+//! Authors of policies in JavaScript and Python, who are told what these throw and print, by commands and by a server.
 //!
 //! They are made by `policy new`, changed, and built in folders that are kept from one run of the tests to
 //! the next, since a component of Python takes long.
@@ -8,7 +8,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::host::{Host, Said, Start, cache};
+use super::host::{Host, Start, cache, once};
+use super::said::Said;
 
 /// The most tokens of an answer with which a request makes the policies throw.
 const THROWS: u32 = 77;
@@ -23,22 +24,11 @@ fn policy(folder: &Path, line: &str) -> Said {
     Said::of(command.current_dir(folder).env("XDG_CACHE_HOME", cache()))
 }
 
-#[track_caller]
-fn says(said: &Said, code: i32, parts: &[&str]) {
-    assert_eq!(said.code, code, "{}\n{}", said.out, said.err);
-    for part in parts {
-        assert!(said.out.contains(part), "{part:?} not in\n{}", said.out);
-    }
-}
-
 /// The folder of the policy `mine`, in which `file` has been changed.
 fn mine(language: &str, file: &str, changes: &[Change<'_>]) -> PathBuf {
     let fresh = tempfile::tempdir().unwrap();
-    says(
-        &policy(fresh.path(), &format!("new mine --language {language}")),
-        0,
-        &["mine: a policy for routing"],
-    );
+    policy(fresh.path(), &format!("new mine --language {language}"))
+        .says(0, &["mine: a policy for routing"]);
     let fresh = fresh.path().join("mine");
     let mut text = fs::read_to_string(fresh.join(file)).unwrap();
     for (from, to) in changes {
@@ -101,15 +91,13 @@ fn fault_of(folder: &Path) -> (Host, String, String) {
     let body = format!(r#"{{"model": "demo", "prompt": "Hello", "max_tokens": {THROWS}}}"#);
     let (status, _) = host.ask("POST", "/v1/completions", &body);
     assert_eq!(status, 200, "no request fails for a policy");
-    let fault = loop {
-        let (_, status) = host.ask("GET", "/admin/policies", "");
+    let fault = once(|| {
+        let status = host.policies();
         let mut policies = status["policies"].as_array().unwrap().iter();
         let mine = policies.find(|policy| policy["name"] == "mine").unwrap();
         let fault = &mine["running"]["fault_last"];
-        if fault.is_object() {
-            break fault.clone();
-        }
-    };
+        fault.is_object().then(|| fault.clone())
+    });
     let text = |key: &str| fault[key].as_str().unwrap().to_owned();
     let (line, trace) = (text("line"), text("trace"));
     (host, line, trace)
@@ -143,15 +131,11 @@ fn what_javascript_throws_and_writes_to_the_console_is_told() {
         at(" refuse(request);"),
         at("return requests.map"),
     );
-    says(
-        &policy(&folder, "check ."),
-        0,
-        &["note: it logged: loaded\n", "good: a server takes it"],
-    );
+    policy(&folder, "check .").says(0, &["note: it logged: loaded\n", "good: a server takes it"]);
     let sentence = format!("mine threw TypeError {thrown}: no such length");
     fs::write(folder.join("throws.toml"), throwing()).unwrap();
     let said = policy(&folder, "test mine.wasm throws.toml");
-    says(&said, 1, &[&sentence, "asked about 1 {\"at\":[\"1n\"]}"]);
+    said.says(1, &[&sentence, "asked about 1 {\"at\":[\"1n\"]}"]);
 
     let (host, line, trace) = fault_of(&folder);
     assert_eq!(line, sentence);
@@ -200,8 +184,7 @@ fn what_python_raises_and_prints_is_told() {
         at("        refuse(request)"),
         at("return [place"),
     );
-    says(
-        &policy(&folder, "check ."),
+    policy(&folder, "check .").says(
         0,
         &[
             "./mine.wasm: ",
@@ -214,7 +197,7 @@ fn what_python_raises_and_prints_is_told() {
     let cause = format!("  caused by KeyError {}: {THROWS}", at("return {}["));
     fs::write(folder.join("throws.toml"), throwing()).unwrap();
     let said = policy(&folder, "test mine.wasm throws.toml");
-    says(&said, 1, &[&sentence, &cause, "asked about 1"]);
+    said.says(1, &[&sentence, &cause, "asked about 1"]);
 
     let (host, line, trace) = fault_of(&folder);
     assert_eq!(line, sentence);
@@ -255,7 +238,7 @@ fn told_by_the_build(folder: &Path) {
     ] {
         fs::write(copy.join("policy.py"), text).unwrap();
         let said = policy(copy, "build .");
-        says(&said, 1, &[". does not build\n"]);
+        said.says(1, &[". does not build\n"]);
         for part in parts {
             assert!(said.err.contains(part), "{part:?} not in\n{}", said.err);
         }
