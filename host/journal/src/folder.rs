@@ -113,6 +113,18 @@ impl Folder {
         }
     }
 
+    /// Checks that [`Self::open`] could have a folder at `path`, but for whether another process writes to it. Makes
+    /// nothing.
+    ///
+    /// # Errors
+    /// If the folder cannot be used.
+    pub fn check(path: &Path) -> Result<(), FolderError> {
+        pointsman_files::check_folder(path).map_err(|source| FolderError::Io {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
     fn file(&self, number: u32) -> PathBuf {
         self.path.join(format!("{number:010}.{EXTENSION}"))
     }

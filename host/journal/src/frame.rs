@@ -13,7 +13,8 @@ use crate::entry::Entry;
 /// The version of the format that is written.
 pub const FORMAT: u32 = 1;
 
-/// Length of the longest entry, in bytes.
+/// Length of the longest entry, in bytes. A keyframe is encoded where decisions are made, and all
+/// of them wait for it: a longer one costs more than a journal is worth.
 pub const FRAME_BYTES_MAX: usize = 64 << 20;
 
 /// First bytes of every journal. No text begins like this, and a translated line end shows.

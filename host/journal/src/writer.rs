@@ -9,7 +9,9 @@
 //! with a flag that [`JournalWriter::is_keyframe_due`] reads between two rounds; the owner answers
 //! with [`JournalWriter::write_keyframe`] at its own time. Entries written until then still go to
 //! the open file, up to twice a file's size. The flag is up at the start, so a keyframe is also the
-//! first entry to write.
+//! first entry to write. One that is longer than a frame may be is refused, and the next one is due
+//! after a time that doubles with each: to make one takes the owner long
+//! (`a_keyframe_that_is_too_long_is_asked_for_more_and_more_rarely`).
 //!
 //! # Bounds
 //! 1. The entries from one [`Entry::Round`] to the next have at most
@@ -27,11 +29,12 @@ use std::time::Duration;
 use std::{io, thread};
 
 use pointsman_events::Micros;
+use tracing::{info, warn};
 
 use crate::components::Component;
 use crate::entry::{Entry, Header, Keyframe};
 use crate::folder::Store;
-use crate::frame::write_frame;
+use crate::frame::{FrameError, write_frame};
 use crate::worker::Worker;
 
 /// Bounds of a journal.
@@ -76,6 +79,10 @@ impl Default for JournalSettings {
 
 /// Bytes that entries which a replay does without may be ahead of the others.
 const SPARE_BYTES: u64 = 64 << 10;
+
+/// The waiting time after the first keyframe that is longer than a frame may be, and the longest one.
+const TOO_LONG_PAUSE: Micros = Micros(1_000_000);
+const TOO_LONG_PAUSE_MAX: Micros = Micros(600_000_000);
 
 /// Facts about a run, for the headers of its journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +132,9 @@ pub struct JournalStats {
     pub lost: u64,
     /// Entries refused because they are longer than a frame may be.
     pub refused: u64,
-    /// Entries withheld because their round, or what a replay does without, had its bytes.
+    /// Entries cut off because their round had its bytes.
+    pub cut: u64,
+    /// Entries that a replay does without, withheld because there was no room for them.
     pub withheld: u64,
     /// Failures to list, make, write or remove a file.
     pub errors: u64,
@@ -145,6 +154,7 @@ pub(crate) struct Shared {
     pub(crate) queued: AtomicUsize,
     pub(crate) dropped: AtomicU64,
     pub(crate) refused: AtomicU64,
+    pub(crate) cut: AtomicU64,
     pub(crate) withheld: AtomicU64,
     /// Counters of the thread. The lock is held for a copy of a few numbers, and never by the
     /// writer's owner.
@@ -194,6 +204,7 @@ impl JournalMonitor {
         JournalStats {
             dropped: self.0.dropped.load(Ordering::Relaxed),
             refused: self.0.refused.load(Ordering::Relaxed),
+            cut: self.0.cut.load(Ordering::Relaxed),
             withheld: self.0.withheld.load(Ordering::Relaxed),
             ..told.clone()
         }
@@ -222,6 +233,15 @@ pub struct JournalWriter {
     now: Micros,
     /// Time at which [`Self::turn`] first saw entries in the batch.
     batch_since: Option<Micros>,
+    /// The wait for the next keyframe; absent: the last one was not too long.
+    too_long: Option<TooLongPause>,
+}
+
+/// The wait after a keyframe that was longer than a frame may be.
+#[derive(Clone, Copy, Debug)]
+struct TooLongPause {
+    lasting: Micros,
+    until: Micros,
 }
 
 impl JournalWriter {
@@ -268,6 +288,7 @@ impl JournalWriter {
             spare_left: SPARE_BYTES,
             now: Micros::default(),
             batch_since: None,
+            too_long: None,
         })
     }
 
@@ -347,10 +368,12 @@ impl JournalWriter {
     }
 
     /// Tells whether a keyframe is the next entry to write, as soon as the machine is between two
-    /// rounds. False as long as the channel has no room for one.
+    /// rounds. False as long as the channel has no room for one, and for a while after one that was
+    /// too long.
     #[must_use]
     pub fn is_keyframe_due(&self) -> bool {
         self.shared.keyframe_due.load(Ordering::Relaxed)
+            && self.too_long.is_none_or(|pause| pause.until <= self.now)
             // The current batch goes first, and needs a place as well.
             && self.shared.queued.load(Ordering::Relaxed) + 2 <= self.settings.batches_max
     }
@@ -361,9 +384,12 @@ impl JournalWriter {
         self.now = keyframe.now;
         let mut bytes = Vec::new();
         let entry = Entry::Keyframe(Box::new(keyframe));
-        if write_frame(&mut bytes, &entry).is_err() {
-            self.refuse();
+        if let Err(error) = write_frame(&mut bytes, &entry) {
+            self.refuse_keyframe(&error);
             return;
+        }
+        if self.too_long.take().is_some() {
+            info!("a keyframe of the journal fits into a frame again");
         }
         let batch = Batch {
             kind: BatchKind::Keyframe,
@@ -420,10 +446,30 @@ impl JournalWriter {
         self.miss();
     }
 
-    /// Withholds an entry and all that follow it until the next round.
+    /// Refuses a keyframe. It stays due, but not before a pause is over.
+    fn refuse_keyframe(&mut self, error: &FrameError) {
+        if self.too_long.is_none() {
+            warn!(
+                %error,
+                "the journal cannot be written: with the host's state a keyframe is too long. \
+                 `tier-blocks-max`, `queue-max` and `parking-max` of `[core]` bound that state"
+            );
+        }
+        let lasting = self.too_long.map_or(TOO_LONG_PAUSE, |last| {
+            last.lasting.after(last.lasting).min(TOO_LONG_PAUSE_MAX)
+        });
+        self.too_long = Some(TooLongPause {
+            lasting,
+            until: self.now.after(lasting),
+        });
+        self.brought.clear();
+        self.refuse();
+    }
+
+    /// Cuts off an entry and all that follow it until the next round.
     fn end_round(&mut self) {
         self.round_left = 0;
-        self.shared.withheld.fetch_add(1, Ordering::Relaxed);
+        self.shared.cut.fetch_add(1, Ordering::Relaxed);
         self.miss();
     }
 

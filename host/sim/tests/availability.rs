@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    END, World, add_device, add_executor, arrive, executor_with, facts, is_queued, placed,
-    placements, request, seconds, slots_used, steps, world_with,
+    END, MODEL_A, MODEL_B, World, add_device, add_executor, arrive, executor_with, facts,
+    is_queued, of_model, placed, placements, request, seconds, slots_used, steps, world_with,
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
@@ -97,6 +97,27 @@ fn a_silent_executor_is_down_for_new_requests_and_whole_when_it_is_back() {
     assert_eq!(seen(&world, executor).0, Health::Up);
     assert!(world.run_out(END));
     assert!(has_finished(&world, waits));
+}
+
+/// A server that was started anew loads its model first.
+#[test]
+fn a_silent_executor_that_is_back_without_room_is_whole_too() {
+    let (mut world, executor) = host();
+    let failed = arrive(&mut world, request(4, 2));
+    world.fail(executor, failed, RetryClass::Elsewhere);
+    world.settle();
+    is(&mut world, executor, Availability::Silent);
+    is(&mut world, executor, Availability::Busy);
+    assert_eq!(seen(&world, executor), (Health::Up, true));
+    is(&mut world, executor, Availability::Open);
+    assert_eq!(seen(&world, executor), (Health::Up, false));
+    // Any other executor without room has the faults that it had.
+    let failed = arrive(&mut world, request(4, 2));
+    world.fail(executor, failed, RetryClass::Elsewhere);
+    for availability in [Availability::Busy, Availability::Open] {
+        is(&mut world, executor, availability);
+        assert_eq!(seen(&world, executor).0, Health::Degraded);
+    }
 }
 
 #[test]
@@ -199,6 +220,43 @@ fn what_waits_in_the_queue_of_a_busy_executor_waits_there() {
     is(&mut world, busy, Availability::Busy);
     let queued = Some((busy, SequenceState::Queued));
     assert_eq!(placed(&world, waits), queued);
+}
+
+#[test]
+fn what_waits_in_the_queue_of_an_executor_that_serves_its_model_no_more_goes_elsewhere() {
+    let mut world = world_with(Config {
+        unserved_max: seconds(60),
+        ..Config::default()
+    });
+    let device = add_device(&mut world, 64);
+    let executor = executor_with(&mut world, device, |spec, profile| {
+        spec.queue_limit = 4;
+        // No step that a test does not make itself.
+        profile.step = seconds(100);
+    });
+    let [runs, waits] = [(); 2].map(|()| arrive(&mut world, of_model(MODEL_A, request(4, 2))));
+    let stays = [
+        of_model(MODEL_B, request(4, 2)),
+        // Of any model.
+        request(4, 2),
+    ];
+    let stays = stays.map(|new| arrive(&mut world, new));
+    let serves = ExecutorUpdate::Serves(Some(vec![MODEL_B]));
+    world.update(executor, serves);
+    world.settle();
+    assert!(is_queued(&world, waits));
+    let requeued = Fact::Requeued(waits, RequeuedWhy::TurnedBack);
+    assert!(facts(&world).any(|fact| *fact == requeued));
+    let queued = Some((executor, SequenceState::Queued));
+    assert_eq!(stays.map(|id| placed(&world, id)), [queued; 2]);
+    let device = add_device(&mut world, 64);
+    let other = add_executor(&mut world, device, 1);
+    world.settle();
+    assert_eq!(placements(&world, waits), [executor, other]);
+    steps(&mut world, executor, 2);
+    assert!(has_finished(&world, runs), "what runs there runs on");
+    assert!(world.run_out(END));
+    assert_eq!(seen(&world, executor).0, Health::Up);
 }
 
 #[test]

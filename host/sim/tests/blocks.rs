@@ -10,7 +10,7 @@ use common::{
 use pointsman_core::rows::{ExecutorKind, Health, Overlap};
 use pointsman_core::{
     Availability, BlockHash, BlockId, Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Input,
-    KvReport, KvSpec, Micros, Outcome, PrefixEvent, RequestId, Tier,
+    KvReport, KvSpec, Micros, Outcome, PlacementTerms, PrefixEvent, RequestId, Tier,
 };
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -318,6 +318,39 @@ fn a_server_that_tells_nothing_is_assumed_to_have_what_it_was_sent_last() {
     world.lose(server);
     world.update(server, ExecutorUpdate::Health(Health::Up));
     assert_eq!(held(&mut world, &[10, 11, 13]), 0);
+}
+
+#[test]
+fn other_terms_of_a_server_are_no_reason_to_forget_what_it_is_assumed_to_have() {
+    let mut world = world();
+    let device = device_elsewhere(&mut world, KvSpec::Assumed);
+    let server = executor_with(&mut world, device, |spec, _| {
+        spec.kind = ExecutorKind::Remote;
+        spec.preempts = false;
+    });
+    let held = |world: &mut World| {
+        serve(world, &PREFIX, 13);
+        let (overlaps, _, _) = told(world);
+        overlaps.first().map_or(0, |(_, [device, ..])| *device)
+    };
+    let set = |world: &mut World, assumes_prompts| {
+        let terms = PlacementTerms {
+            group: 7,
+            models_max: None,
+            queue_limit: 3,
+            model_unload_delay: Micros(0),
+            assumes_prompts,
+        };
+        world.update(server, ExecutorUpdate::Terms(terms));
+    };
+    assert_eq!(held(&mut world), 0);
+    set(&mut world, true);
+    assert_eq!(held(&mut world), 8);
+    // Who tells by itself what it has is not assumed to have anything, and not any more later.
+    set(&mut world, false);
+    assert_eq!(held(&mut world), 0);
+    set(&mut world, true);
+    assert_eq!(held(&mut world), 0);
 }
 
 #[test]

@@ -5,18 +5,22 @@ mod common;
 
 use common::{
     World, add_device, add_executor, arrive, assert_nothing_held, device_with, executor_spec,
-    executor_with, facts, is_running, refusals, request, steps, world,
+    executor_with, facts, is_running, refusals, request, steps, strikes, world, world_with,
 };
 use pointsman_core::rows::Health;
 use pointsman_core::{
-    Allotment, Allotments, AttachError, Author, DeviceId, Effect, ExecutorId, ExecutorUpdate, Fact,
-    Handled, Input, Micros, RefusalCause, TokensUsed,
+    Allotment, Allotments, AttachError, Author, Clock, Config, DeviceId, Effect, ExecutorId,
+    ExecutorUpdate, Fact, Handled, Input, Micros, RefusalCause, RequestId, StepReport, TokensUsed,
 };
 use pointsman_sim::{Engine, EngineProfile};
 
 /// Two engines of two slots on a device that schedules 20 tokens in a step.
 fn pair() -> (World, DeviceId, [ExecutorId; 2]) {
-    let mut world = world();
+    pair_in(world())
+}
+
+/// [`pair`] in this world.
+fn pair_in(mut world: World) -> (World, DeviceId, [ExecutorId; 2]) {
     let device = device_with(&mut world, 200, Some(20));
     let executors = [(); 2].map(|()| add_executor(&mut world, device, 2));
     world.settle();
@@ -51,10 +55,33 @@ fn answer(world: &mut World, executors: [ExecutorId; 2], tokens: [u32; 2]) {
 }
 
 /// Runs one more request on that executor.
-fn start_on(world: &mut World, executor: ExecutorId, prompt_tokens: u32) {
+fn start_on(world: &mut World, executor: ExecutorId, prompt_tokens: u32) -> RequestId {
     world.policies.route_to(&[executor]);
     let id = arrive(world, request(prompt_tokens, 3));
     assert!(is_running(world, id));
+    id
+}
+
+/// Has an engine make steps in which no sequence gets anything.
+fn idle_steps(world: &mut World, executor: ExecutorId, n: u32) {
+    let snapshot = world.machine.executor_snapshot(executor);
+    let incarnation = snapshot.expect("it is attached").incarnation;
+    for _ in 0..n {
+        world.input(Input::StepFinished(StepReport {
+            executor,
+            incarnation,
+            progress: Vec::new(),
+        }));
+        world.settle();
+    }
+}
+
+/// A configuration by which a sequence may go without a token for fewer steps than so many.
+fn tokenless(tokenless_steps_max: u32) -> Config {
+    Config {
+        tokenless_steps_max,
+        ..Config::default()
+    }
 }
 
 // === The answer ===
@@ -312,6 +339,38 @@ fn a_policy_is_told_what_each_engine_computed_since_the_last_time() {
         Some(&used(1, 6)),
         "the rest, and no token twice"
     );
+}
+
+#[test]
+fn tokens_computed_before_budgets_that_nobody_was_asked_for_are_told_with_the_next_question() {
+    let (mut world, _, executors) = pair_in(world_with(tokenless(2)));
+    answer(&mut world, executors, [10, 10]);
+    let starved = start_on(&mut world, executors[0], 4);
+    steps(&mut world, executors[0], 1);
+    let asked = world.policies.asked.allot.len();
+    idle_steps(&mut world, executors[0], 2);
+    assert_eq!(strikes(&world), [(Clock::Tokenless, starved)]);
+    assert_eq!(budgets(&world, executors), [20, 0], "the built-in ones");
+    assert_eq!(world.policies.asked.allot.len(), asked);
+    start_on(&mut world, executors[1], 4);
+    let told = world.policies.asked.used.last().expect("it was asked");
+    let told: Vec<u64> = told.iter().map(|used| used.tokens).collect();
+    assert_eq!(told, [4, 0]);
+}
+
+#[test]
+fn steps_without_a_token_count_only_where_there_are_budgets() {
+    let mut world = world_with(tokenless(3));
+    let device = add_device(&mut world, 64);
+    let executor = add_executor(&mut world, device, 1);
+    let id = start_on(&mut world, executor, 4);
+    idle_steps(&mut world, executor, 2);
+    world.input(Input::TokensPerStepSet(device, 20));
+    world.settle();
+    idle_steps(&mut world, executor, 2);
+    assert_eq!(strikes(&world), []);
+    idle_steps(&mut world, executor, 1);
+    assert_eq!(strikes(&world), [(Clock::Tokenless, id)]);
 }
 
 // === The engine ===

@@ -6,7 +6,8 @@ mod common;
 use common::{
     END, MODEL_A, MODEL_B, World, add_device, add_executor, arrive, assert_nothing_held,
     background, executor_with, facts, is_queued, is_running, of_model, placed, placements,
-    refusals, request, residencies, seconds, single, slots_used, steps, world, world_with,
+    refusals, request, residencies, seconds, single, slots_used, steps, waiting_row, world,
+    world_with,
 };
 use pointsman_core::rows::{Health, SequenceState};
 use pointsman_core::{
@@ -49,6 +50,29 @@ fn no_more_run_than_there_are_slots() {
         assert!(world.engine(executor).unwrap().sequences().count() <= 2);
     }
     assert_nothing_held(&mut world);
+}
+
+/// Policies are told of them in attach order, too, in whatever order they were named.
+#[test]
+fn of_the_executors_that_a_request_is_allowed_it_gets_the_first_attached_one_with_room() {
+    let mut world = world();
+    let device = add_device(&mut world, 64);
+    let all = [(); 4].map(|()| add_executor(&mut world, device, 1));
+    let ids = [(); 3].map(|()| {
+        let new = NewRequest {
+            allowed: Some(vec![all[3], all[1]]),
+            ..request(4, 2)
+        };
+        arrive(&mut world, new)
+    });
+    let places = ids.map(|id| placements(&world, id));
+    // Others are open, to which the last one may not go.
+    assert_eq!(places, [vec![all[1]], vec![all[3]], vec![]]);
+    let row = waiting_row(&mut world, ids[2]).expect("it waits");
+    assert_eq!(row.allowed, Some(vec![all[1], all[3]]));
+    steps(&mut world, all[3], 2);
+    assert_eq!(placements(&world, ids[2]), [all[3]]);
+    assert_eq!(refusals(&world), []);
 }
 
 #[test]

@@ -8,13 +8,14 @@ mod common;
 use common::fed::{Fed, fed_with};
 use common::{
     AnyWorld, MODEL_A, MODEL_B, SECOND, Scripted, add_device, add_executor, arrive, blocks,
-    executor_with, request, world_of,
+    executor_with, request, sequence_of, single, world_of,
 };
 use fastrand::Rng;
 use pointsman_core::rows::{Change, Extent, Health, RequestClass};
 use pointsman_core::{
-    Config, DeviceId, ExecutorId, ExecutorUpdate, Hook, Input, Micros, Needs, NewRequest, Policies,
-    RefusalCause, RequestId, RetryClass, RowKind, RowKinds, routing,
+    Config, DeviceId, ExecutorId, ExecutorUpdate, Feed, Hook, Incarnation, Input, Micros, Needs,
+    NewRequest, Policies, Progress, RefusalCause, RequestId, RetryClass, RowKind, RowKinds,
+    StepReport, routing,
 };
 use pointsman_sim::{Adversary, EngineProfile};
 
@@ -321,4 +322,54 @@ fn sorted(changes: &[Change]) -> [&Change; 3] {
     let mut sorted: Vec<_> = changes.iter().collect();
     sorted.sort_by_key(|change| (change.kind(), matches!(change, Change::Waiting(_))));
     sorted.try_into().unwrap_or_else(|_| panic!("{changes:?}"))
+}
+
+// === Times to first tokens ===
+
+/// Has an executor report these numbers of tokens of a prompt, and generated, one after the other, and the end of the request.
+/// Returns the times to the first token that policies are told: of the executor, and of the request.
+fn first_token(reports: &[[u32; 2]]) -> [Option<u64>; 2] {
+    let (mut world, executor) = single(1, 16);
+    let kinds = RowKinds::from_iter([RowKind::Load, RowKind::Completion]);
+    let mut feed = Feed::new(Needs::every(kinds));
+    let mut changes = Vec::new();
+    feed.changes(&world.machine.view(), kinds, &mut changes);
+    let id = arrive(&mut world, request(4, 3));
+    let sequence = sequence_of(id, executor, Incarnation(0));
+    world.input(Input::SequenceStarted(sequence));
+    for &[prefilled, generated] in reports {
+        let made = Progress {
+            request: id,
+            prefilled,
+            generated,
+        };
+        world.input(Input::StepFinished(StepReport {
+            executor,
+            incarnation: Incarnation(0),
+            progress: vec![made],
+        }));
+    }
+    world.input(Input::SequenceFinished(sequence));
+    world.settle();
+    changes.clear();
+    feed.changes(&world.machine.view(), kinds, &mut changes);
+    let mut told = [None; 2];
+    for change in &changes {
+        if let Change::Load(load) = change {
+            told[0] = load.ttft_micros;
+        } else if let Change::Completed(completion) = change {
+            told[1] = completion.ttft_micros;
+        }
+    }
+    told
+}
+
+#[test]
+fn tokens_that_come_at_once_tell_no_time_to_the_first() {
+    // A stream, in no time.
+    assert_eq!(first_token(&[[4, 1], [0, 2]]), [Some(0); 2]);
+    // Whole answers, also of more than one report.
+    assert_eq!(first_token(&[[4, 3]]), [None; 2]);
+    assert_eq!(first_token(&[[4, 0], [0, 3]]), [None; 2]);
+    assert_eq!(first_token(&[[4, 0], [0, 2], [0, 1]]), [None; 2]);
 }

@@ -328,6 +328,18 @@ fn faults_do_not_hide_what_the_owner_of_an_executor_tells() {
     );
 }
 
+#[test]
+fn an_executor_that_is_taken_away_drains_until_it_is_gone() {
+    let (mut world, executor) = host();
+    arrive(&mut world, request(4, 2));
+    world.update(executor, ExecutorUpdate::Detach);
+    assert_eq!(health(&world, executor), Health::Draining);
+    world.settle();
+    assert_eq!(healths(&world, executor), [Health::Draining]);
+    assert!(world.run_out(END));
+    assert!(facts(&world).any(|fact| *fact == Fact::ExecutorDetached(executor)));
+}
+
 // === Saturation ===
 
 /// The changes of saturation that were told, in order.

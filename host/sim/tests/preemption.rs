@@ -56,6 +56,16 @@ fn is_leaving(world: &World, id: RequestId) -> bool {
     placed(world, id).is_some_and(|(_, state)| state == SequenceState::Leaving)
 }
 
+/// Ends a victim whose last token crossed the order to leave.
+fn finish(world: &mut World, executor: ExecutorId, victim: RequestId) {
+    let Some(snapshot) = world.machine.executor_snapshot(executor) else {
+        panic!("{executor} is attached");
+    };
+    let sequence = common::sequence_of(victim, executor, snapshot.incarnation);
+    world.input(Input::SequenceFinished(sequence));
+    world.settle();
+}
+
 // === The room is the needy one's ===
 
 #[test]
@@ -388,6 +398,53 @@ fn a_draining_executor_ends_the_reservations_on_it() {
     assert!(is_queued(&world, needy));
 }
 
+/// An executor of twelve blocks on which room is kept for two requests. One of three victims has left four
+/// blocks, and a slot where there are three: the first request has them, and the second one would have all that
+/// it lacks by them.
+fn two_reserved(slots: u32) -> (World, ExecutorId, [RequestId; 2]) {
+    let (mut world, executor) = slow_to_leave(slots, 12);
+    let [old, middle, new] = [(); 3].map(|()| arrive(&mut world, background(15, 1)));
+    world
+        .policies
+        .on_evict(move |_| Some(evict(executor, &[new, middle])));
+    let large = arrive(&mut world, request(31, 1));
+    world
+        .policies
+        .on_evict(move |_| Some(evict(executor, &[old])));
+    let small = arrive(&mut world, request(15, 1));
+    let evicted = [(new, large), (middle, large), (old, small)];
+    assert_eq!(evictions(&world), evicted);
+    world.policies.on_evict(|_| None);
+    finish(&mut world, executor, new);
+    let kept = [large, small];
+    assert_eq!(reservations(&world), kept.map(|id| (id, executor)));
+    (world, executor, kept)
+}
+
+#[test]
+fn where_reservations_end_with_an_executor_none_gets_the_room_of_another() {
+    for slots in [3, 5] {
+        for end in [
+            ExecutorUpdate::Health(Health::Down),
+            ExecutorUpdate::Health(Health::Draining),
+            ExecutorUpdate::Detach,
+        ] {
+            let (mut world, executor, kept) = two_reserved(slots);
+            world.update(executor, end.clone());
+            world.settle();
+            for id in kept {
+                assert_dropped(&world, id, executor);
+            }
+            let device = add_device(&mut world, 64);
+            let other = add_executor(&mut world, device, 4);
+            assert!(world.run_out(END));
+            let placed = kept.map(|id| placements(&world, id));
+            assert_eq!(placed, [[other]; 2], "{end:?} with {slots} slots");
+            assert_nothing_held(&mut world);
+        }
+    }
+}
+
 #[test]
 fn a_reservation_whose_victims_do_not_leave_expires() {
     let unplaced_max = Config::default().unplaced_max;
@@ -404,15 +461,7 @@ fn a_reservation_outlives_a_finish_of_the_victim() {
     let (mut world, executor) = slow_to_leave(1, 64);
     let victim = arrive(&mut world, background(10, 20));
     let needy = arrive(&mut world, request(10, 5));
-    // The victim's last token crossed the order to leave.
-    let life = world
-        .machine
-        .executor_snapshot(executor)
-        .unwrap()
-        .incarnation;
-    let sequence = common::sequence_of(victim, executor, life);
-    world.input(Input::SequenceFinished(sequence));
-    world.settle();
+    finish(&mut world, executor, victim);
     assert!(matches!(
         world.outcome(victim),
         Some(Outcome::Finished { .. })

@@ -223,6 +223,60 @@ fn a_server_without_blocks_makes_the_last_one_wait_and_serves_all() {
 }
 
 #[test]
+fn a_server_that_becomes_idle_says_that_its_blocks_are_free() {
+    // 63 blocks for each prompt: the second has room once the first has gone.
+    let requests = |output| listed(&[at(1000, 4000, output), at(60_000, 4000, 3)]);
+    let leaves = |secs: u64| (Micros(secs * 1_000_000), Failure::Leaves(RequestId(0)));
+    let dies = (Micros(3_000_000), Failure::Dies(0));
+    let returns = (Micros(5_000_000), Failure::Returns(0));
+    for profile in ["polynomial", "llm-d"] {
+        let small = || ExecutorPlan {
+            blocks_total: 100,
+            ..executor(profile)
+        };
+        let report = run(small(), 1, requests(3));
+        assert_eq!(report.finished, 2, "{profile}");
+        assert_eq!(report.wait_ms.max, 0.0, "{profile}");
+        // The client of the first leaves, or its server dies.
+        for failures in [vec![leaves(3)], vec![dies, returns]] {
+            let plan = Plan {
+                failures: FailurePlan {
+                    listed: failures.clone(),
+                    ..FailurePlan::default()
+                },
+                ..plan(small(), 1, requests(1000))
+            };
+            let report = Simulation::new(plan, NoPolicies).unwrap().run();
+            let cut_off = report.cancelled + report.failed;
+            let ended = (cut_off, report.finished, report.wait_ms.max);
+            assert_eq!(ended, (1, 1, 0.0), "{profile}: {failures:?}");
+        }
+    }
+}
+
+#[test]
+fn an_executor_with_work_all_the_time_is_busy_all_the_time() {
+    for profile in ["polynomial", "llm-d", "measured"] {
+        let report = run(executor(profile), 1, listed(&[at(0, 1000, 50)]));
+        let busy = report.executors[0].busy;
+        assert!((0.999..=1.0).contains(&busy), "{profile}: {busy}");
+    }
+}
+
+#[test]
+fn a_step_that_lasts_is_in_every_part_of_the_course() {
+    let slow = ExecutorPlan {
+        speed: 0.02,
+        ..executor("polynomial")
+    };
+    // One step of 8.76 s, and no event in it.
+    let course = run(slow, 1, listed(&[at(0, 8192, 1)])).course;
+    assert_eq!(course.part_s, 1.0);
+    assert_eq!(course.running, [1.0; 9]);
+    assert!(course.kv_used.iter().all(|used| *used > 0.0), "{course:?}");
+}
+
+#[test]
 fn an_engine_in_the_host_runs_within_the_machines_blocks_and_budget() {
     let hosted = ExecutorPlan {
         kv: KvKeeper::Host,
@@ -274,6 +328,38 @@ fn a_model_that_is_not_loaded_takes_its_time_once() {
         "{:?}",
         report.ttft_ms
     );
+}
+
+#[test]
+fn models_at_work_and_those_asked_for_last_stay_loaded() {
+    let two = ExecutorPlan {
+        models_max: Some(2),
+        model_load: Micros(3_000_000),
+        ..executor("smg")
+    };
+    let of = |millis, model, output| Arrival {
+        model: Some(model),
+        ..at(millis, 8, output)
+    };
+    let roll = Roll {
+        models: ["a", "b", "c"].map(str::to_owned).to_vec(),
+        ..Roll::single()
+    };
+    // The first answer takes 13 s, so the second model makes room for the third.
+    let at_work = vec![
+        of(0, 0, 2000),
+        of(100, 1, 1),
+        of(8000, 2, 1),
+        of(12_000, 0, 1),
+    ];
+    // The first model was asked for again after the second.
+    let again = [of(8000, 0, 1), of(12_000, 2, 1), of(16_000, 0, 1)];
+    let idle = [of(0, 0, 1), of(4000, 1, 1)].into_iter().chain(again);
+    for arrivals in [at_work, idle.collect()] {
+        let requests = arrivals.len() as u64;
+        let report = run(two.clone(), 1, Listed::new(roll.clone(), arrivals));
+        assert_eq!((report.swaps, report.finished), (1, requests));
+    }
 }
 
 fn open(seed: u64) -> OpenLoad {
@@ -335,7 +421,7 @@ fn run_failing(kv: KvKeeper, seed: u64) -> RunReport {
 #[test]
 fn every_request_has_an_outcome_whatever_fails() {
     for kv in [KvKeeper::Server, KvKeeper::Host] {
-        let report = run_failing(kv, 3);
+        let report = run_failing(kv, 7);
         let ended = report.finished + report.failed + report.cancelled + report.refused;
         assert_eq!(ended + report.expired, 400, "{kv:?}");
         assert!(

@@ -51,7 +51,7 @@ fn tuned(journal: &Path, output: &Path, flags: &str) -> Result<String> {
     let words = words.into_iter().chain(["--output", &output]);
     let line = words.chain(flags.split_whitespace());
     let line = PolicyLine::try_parse_from(line.chain(["--objective", "mean ttft"]))?;
-    Ok(pointsman_policy_cli::run(&line.command, &[])?.text)
+    Ok(pointsman_policy_cli::run(&line.command, || Ok(&[]))?.text)
 }
 
 fn json(journal: &Path, flags: &str) -> Value {
@@ -377,6 +377,8 @@ fn a_journal_that_lacks_what_is_needed_is_refused_with_what_it_lacks() {
     let (folder, _) = recorded(KvKeeper::Host);
     let why = refused(folder.path(), "--executors 3");
     assert!(why.contains("the executors of a journal"), "{why}");
+    let why = refused(folder.path(), "--max-tokens 100");
+    assert!(why.contains("leave out --max-tokens"), "{why}");
     let bytes = fs::read(file_of(folder.path())).unwrap();
     let other = folder.path().join("other");
     let mut newer = bytes.clone();

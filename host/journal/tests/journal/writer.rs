@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::{Memory, everything, keyframe, numbered, run_info};
 use pointsman_events::{Micros, Round};
 use pointsman_journal::{
-    Blob, Entry, Folder, FolderError, JournalReader, JournalSettings, JournalStartError,
-    JournalWriter, Keyframe, PolicyEventEntry, read_bytes,
+    Blob, Entry, FRAME_BYTES_MAX, Folder, FolderError, JournalReader, JournalSettings,
+    JournalStartError, JournalWriter, Keyframe, PolicyEventEntry, read_bytes,
 };
 
 /// Bounds so small that a few entries fill a file.
@@ -272,6 +272,35 @@ fn a_disk_that_stays_full_costs_a_keyframe_more_and_more_rarely() {
 }
 
 #[test]
+fn a_keyframe_that_is_too_long_is_asked_for_more_and_more_rarely() {
+    let memory = Memory::default();
+    let mut writer = start(&memory, small());
+    let mut refused = 0;
+    // Two minutes, in turns of a tenth of a second.
+    for turn in 0..1200 {
+        let now = Micros(turn * 100_000);
+        if writer.is_keyframe_due() {
+            refused += 1;
+            writer.write_keyframe(Keyframe {
+                now,
+                machine: Blob(vec![0; FRAME_BYTES_MAX]),
+                ..keyframe(0)
+            });
+        }
+        writer.turn(now);
+    }
+    assert!((2..=8).contains(&refused), "{refused}");
+    assert_eq!(writer.stats().refused, refused);
+    writer.turn(Micros(3_600_000_000));
+    assert!(writer.is_keyframe_due(), "it is still needed");
+    writer.write_keyframe(keyframe(1));
+    writer.write(&numbered(1));
+    drop(writer);
+    let found = read(&memory, 1);
+    assert_eq!((numbers(&found), gaps(&found)), (vec![1], vec![refused]));
+}
+
+#[test]
 fn a_batch_that_has_waited_long_enough_is_handed_over() {
     let memory = Memory::default();
     let mut writer = start(&memory, small());
@@ -422,7 +451,8 @@ fn a_round_has_its_bytes_and_what_is_past_them_is_a_gap() {
     drop(writer);
     let found = read(&memory, 1);
     // Of each round the three events are there that fit, and its seven others are not.
-    assert_eq!(monitor.stats().withheld, 3 * 7);
+    let stats = monitor.stats();
+    assert_eq!((stats.cut, stats.withheld), (3 * 7, 0));
     assert_eq!(gaps(&found), [7; 3]);
     assert_eq!(numbers(&found), [1, 2, 3, 4]);
     let bytes = monitor.stats().bytes;
@@ -486,7 +516,8 @@ fn lines_of_a_log_take_no_more_of_a_journal_than_all_the_rest() {
     assert_eq!(logged(&mut writer), 10, "as much as the rest");
     let monitor = writer.monitor();
     drop(writer);
-    assert_eq!(monitor.stats().withheld, 600 - 74);
+    let stats = monitor.stats();
+    assert_eq!((stats.cut, stats.withheld), (0, 600 - 74));
     assert!(
         gaps(&read(&memory, 1)).is_empty(),
         "a replay misses nothing"

@@ -213,7 +213,7 @@ impl Batched {
     // === A step ends ===
 
     fn generate(&mut self, now: Micros, report: &mut Report) {
-        let is_due = now.since(self.reported_at) >= REPORT_EVERY;
+        let is_due = self.is_report_due(now);
         for sequence in &mut self.running {
             if std::mem::take(&mut sequence.is_ready) {
                 sequence.generated += 1;
@@ -233,10 +233,10 @@ impl Batched {
                 sequence.tell(report);
             }
         }
-        if is_due {
-            self.reported_at = now;
-            report.kv = Some(self.blocks.report());
-        }
+    }
+
+    fn is_report_due(&self, now: Micros) -> bool {
+        now.since(self.reported_at) >= REPORT_EVERY
     }
 
     fn finish(&mut self, report: &mut Report) {
@@ -330,11 +330,16 @@ impl Work for Batched {
         self.ends_at = None;
         self.generate(now, report);
         self.finish(report);
+        // Those that have ended hold no block any more.
+        if self.is_report_due(now) {
+            self.reported_at = now;
+            report.kv = Some(self.blocks.report());
+        }
         report.cache = self.blocks.take_news();
     }
 
     fn begin(&mut self, now: Micros, report: &mut Report) {
-        if self.ends_at.is_some() || (self.running.is_empty() && self.waiting.is_empty()) {
+        if self.ends_at.is_some() || self.is_idle() {
             return;
         }
         let mut work = StepWork::default();
@@ -358,6 +363,10 @@ impl Work for Batched {
         let all = self.running.iter().chain(&self.waiting);
         all.map(|it| (it.request, it.generated - it.reported))
             .collect()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
     }
 
     fn kv(&self) -> Option<KvReport> {

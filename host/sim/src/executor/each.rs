@@ -142,6 +142,10 @@ impl Each {
             return idx.is_some_and(|idx| self.waiting.remove(idx).is_some());
         };
         self.blocks.release(&mut sequence.table);
+        if self.running.is_empty() {
+            // Only tokens of those that were taken out are left.
+            self.due.clear();
+        }
         true
     }
 }
@@ -229,6 +233,10 @@ impl Work for Each {
         running
             .map(|(id, it)| (*id, it.generated - it.reported))
             .collect()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
     }
 
     fn kv(&self) -> Option<KvReport> {

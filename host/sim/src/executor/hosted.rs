@@ -253,6 +253,10 @@ impl Work for Hosted {
         running.map(|it| (it.request, 0)).collect()
     }
 
+    fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
     fn kv(&self) -> Option<KvReport> {
         None
     }

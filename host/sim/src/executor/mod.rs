@@ -27,7 +27,7 @@ use hosted::Hosted;
 pub(crate) use station::Station;
 
 /// The time between two reports of tokens and of KV by a server elsewhere. A first token is told at
-/// once.
+/// once, and so is the KV of a server that has become idle.
 pub(crate) const REPORT_EVERY: Micros = Micros(500_000);
 
 /// A sequence that an executor takes up.
@@ -118,6 +118,9 @@ pub(crate) trait Work: fmt::Debug {
     /// The sequences there, with the tokens that each has generated and the machine was not told
     /// of.
     fn untold(&self) -> Vec<(RequestId, u32)>;
+
+    /// True if no sequence is there.
+    fn is_idle(&self) -> bool;
 
     /// The counts of blocks, as a server tells them; absent: the machine keeps them.
     fn kv(&self) -> Option<KvReport>;

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use pointsman_core::{
-    BlockHash, BlockKind, DeviceId, ExecutorId, Incarnation, Micros, ModelId, PrefixEvent,
-    RequestId,
+    BlockHash, BlockKind, DeviceId, ExecutorId, Incarnation, KvReport, Micros, ModelId,
+    PrefixEvent, RequestId,
 };
 
 use super::{Batched, CacheNews, Each, Hosted, Report, Start, Work};
@@ -25,10 +25,13 @@ pub(crate) struct Station {
     news_delay: Micros,
     /// The keeper of the KV blocks: only [`KvKeeper::Server`] tells what it has cached.
     kv: KvKeeper,
+    /// The counts of blocks that it told last in this life.
+    told: Option<KvReport>,
     /// Tokens in a block.
     pub(crate) tokens_per_block: u32,
-    /// The time for which it has computed.
-    pub(crate) busy: Micros,
+    /// The time for which it has computed, and since when it does so again.
+    busy: Micros,
+    busy_since: Option<Micros>,
     pub(crate) is_down: bool,
 }
 
@@ -37,8 +40,10 @@ pub(crate) struct Station {
 struct Loader {
     takes: Micros,
     models_max: usize,
-    /// The models that are loaded, the one that came last at the end.
+    /// The models that are loaded, the one that was asked for last at the end.
     loaded: Vec<ModelId>,
+    /// The models of the sequences that are at work. None of them is unloaded.
+    used: BTreeMap<RequestId, ModelId>,
     /// The model that is being loaded, and the time at which it is there.
     loading: Option<(ModelId, Micros)>,
     /// Sequences whose model is not loaded.
@@ -59,11 +64,13 @@ impl Station {
             id,
             device,
             incarnation: Incarnation(0),
+            told: work.kv(),
             work,
             loader: Loader {
                 takes: plan.model_load,
                 models_max: plan.models_max.map_or(usize::MAX, |max| max as usize),
                 loaded: Vec::new(),
+                used: BTreeMap::new(),
                 loading: None,
                 held: VecDeque::new(),
                 swaps: 0,
@@ -73,7 +80,26 @@ impl Station {
             kv: plan.kv,
             tokens_per_block: plan.tokens_per_block.max(1),
             busy: Micros(0),
+            busy_since: None,
             is_down: false,
+        }
+    }
+
+    /// The time for which it has computed by now.
+    pub(crate) fn busy(&self, now: Micros) -> Micros {
+        let lasting = self.busy_since.map(|since| now.since(since));
+        self.busy.after(lasting.unwrap_or_default())
+    }
+
+    /// Notes the beginning or the end of a time in which it computes.
+    fn note_busy(&mut self, now: Micros) {
+        match (self.busy_since, self.work.ends_at()) {
+            (None, Some(_)) => self.busy_since = Some(now),
+            (Some(_), None) => {
+                self.busy = self.busy(now);
+                self.busy_since = None;
+            }
+            (None, None) | (Some(_), Some(_)) => {}
         }
     }
 
@@ -98,34 +124,54 @@ impl Station {
                 self.loader.held.push_back(start);
                 self.load(now);
             }
-            Some(_) | None => self.work.start(start),
+            Some(_) | None => self.take_up(start),
         }
     }
 
+    /// Takes up a sequence whose model is there.
+    fn take_up(&mut self, start: Start) {
+        self.loader.begin_use(&start);
+        self.work.start(start);
+    }
+
     /// Stops a sequence. True if it has left at once.
-    pub(crate) fn stop(&mut self, request: RequestId) -> bool {
+    pub(crate) fn stop(&mut self, now: Micros, request: RequestId) -> bool {
         let held = &mut self.loader.held;
         let idx = held
             .iter()
             .position(|start| start.order.sequence.request == request);
-        match idx {
-            Some(idx) => held.remove(idx).is_some(),
-            None => self.work.stop(request),
+        if let Some(idx) = idx {
+            return held.remove(idx).is_some();
         }
+        let has_left = self.work.stop(request);
+        if has_left {
+            self.loader.used.remove(&request);
+        }
+        self.note_busy(now);
+        has_left
     }
 
-    /// Loads the model of the first sequence that waits for one, unless another is being loaded.
+    /// Takes a sequence out, as a failure does. False if it is not at work.
+    pub(crate) fn fail(&mut self, now: Micros, request: RequestId) -> bool {
+        let was_there = self.work.fail(request);
+        if was_there {
+            self.loader.used.remove(&request);
+        }
+        self.note_busy(now);
+        was_there
+    }
+
+    /// Loads the model of the first sequence that waits for one, unless another is being loaded or
+    /// all that are there are at work.
     fn load(&mut self, now: Micros) {
         let loader = &mut self.loader;
         if loader.loading.is_some() {
             return;
         }
         let wanted = loader.held.front().and_then(|start| start.order.model);
-        if let Some(model) = wanted {
-            if loader.loaded.len() >= loader.models_max {
-                loader.loaded.remove(0);
-                loader.swaps += 1;
-            }
+        if let Some(model) = wanted
+            && loader.make_room()
+        {
             loader.loading = Some((model, now.after(loader.takes)));
         }
     }
@@ -134,7 +180,10 @@ impl Station {
     pub(crate) fn end(&mut self, now: Micros, report: &mut Report) {
         if self.work.ends_at().is_some_and(|at| at <= now) {
             self.work.end(now, report);
+            self.note_busy(now);
             self.hear(now, std::mem::take(&mut report.cache));
+            self.loader.end_uses(report);
+            self.tell_kv(report);
         }
         if let Some((model, at)) = self.loader.loading
             && at <= now
@@ -142,7 +191,7 @@ impl Station {
             self.loader.loading = None;
             self.loader.loaded.push(model);
             for start in self.loader.take_held(model) {
-                self.work.start(start);
+                self.take_up(start);
             }
             self.load(now);
         }
@@ -153,11 +202,21 @@ impl Station {
         if self.is_down {
             return;
         }
-        let before = self.work.ends_at();
         self.work.begin(now, report);
-        if let (None, Some(ends)) = (before, self.work.ends_at()) {
-            self.busy = self.busy.after(ends.since(now));
+        self.note_busy(now);
+        self.loader.end_uses(report);
+        self.load(now);
+        self.tell_kv(report);
+    }
+
+    /// Notes the counts of blocks that it tells. A server that has become idle tells them at once: until
+    /// it has work again it tells no others.
+    fn tell_kv(&mut self, report: &mut Report) {
+        let is_idle = self.work.is_idle() && self.loader.held.is_empty();
+        if report.kv.is_none() && is_idle {
+            report.kv = self.work.kv().filter(|kv| self.told != Some(*kv));
         }
+        self.told = report.kv.or(self.told);
     }
 
     /// The news of the cache that have arrived.
@@ -198,12 +257,15 @@ impl Station {
     }
 
     /// Ends a life: all that ran here is lost, and what was cached.
-    pub(crate) fn die(&mut self) {
+    pub(crate) fn die(&mut self, now: Micros) {
         self.work.die();
+        self.note_busy(now);
+        self.told = None;
         self.news.clear();
         self.loader.held.clear();
         self.loader.loading = None;
         self.loader.loaded.clear();
+        self.loader.used.clear();
         self.incarnation = Incarnation(self.incarnation.0 + 1);
     }
 }
@@ -211,6 +273,40 @@ impl Station {
 impl Loader {
     fn has(&self, model: ModelId) -> bool {
         self.loaded.contains(&model)
+    }
+
+    /// Notes that a sequence uses its model, if that was loaded for it.
+    fn begin_use(&mut self, start: &Start) {
+        let model = start.order.model;
+        let place = self.loaded.iter().position(|it| Some(*it) == model);
+        if let Some(place) = place {
+            let model = self.loaded.remove(place);
+            self.loaded.push(model);
+            self.used.insert(start.order.sequence.request, model);
+        }
+    }
+
+    /// Notes that sequences have ended.
+    fn end_uses(&mut self, report: &Report) {
+        let finished = report.finished.iter().map(|finished| &finished.request);
+        for request in finished.chain(&report.left).chain(&report.failed) {
+            self.used.remove(request);
+        }
+    }
+
+    /// Unloads the model that was asked for longest ago of those that no sequence uses, if there is no
+    /// room for another. False if all are in use.
+    fn make_room(&mut self) -> bool {
+        if self.loaded.len() < self.models_max {
+            return true;
+        }
+        let is_used = |model: &ModelId| self.used.values().any(|used| used == model);
+        let Some(place) = self.loaded.iter().position(|model| !is_used(model)) else {
+            return false;
+        };
+        self.loaded.remove(place);
+        self.swaps += 1;
+        true
     }
 
     fn take_held(&mut self, model: ModelId) -> Vec<Start> {

@@ -15,6 +15,8 @@
 //!    speeds within a few percent, the same report (`tests/tests/operating/past.rs`).
 //! 2. The bounds of requests, tenants and models are told, or counted in [`Lacks`]
 //!    (`bounds_of_requests_tenants_and_models_are_told_and_simulated`).
+//! 3. Executors that did not serve all the time are counted there
+//!    (`executors_that_came_left_or_were_drained_are_counted`).
 //!
 //! # Not here
 //! The journal's entries (`pointsman-journal`); who reads them (`pointsman-policy-cli`).
@@ -27,9 +29,10 @@ mod worked;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use pointsman_core::rows::Health;
 use pointsman_core::{
-    ExecutorId, Fact, Input, Machine, Micros, NewRequest, Outcome, PlacedIn, Progress, RequestId,
-    SequenceRef, Sessions, Stamped,
+    ExecutorId, ExecutorUpdate, Fact, Input, Machine, Micros, NewRequest, Outcome, PlacedIn,
+    Progress, RequestId, SequenceRef, Sessions, Stamped,
 };
 
 use crate::measure::{Measures, RequestRecord, Sample, jain_of};
@@ -61,7 +64,6 @@ pub struct History {
     measures: Measures,
     /// The time of the first arrival.
     begins: Option<Micros>,
-    next_sample: Micros,
     lacks: Lacks,
 }
 
@@ -92,13 +94,19 @@ impl History {
             executors: BTreeMap::new(),
             measures: Measures::default(),
             begins: None,
-            next_sample: Micros(0),
             lacks: Lacks {
                 under_way: machine.live_requests() as u64,
                 ..Lacks::default()
             },
         };
         history.names.meet(machine);
+        let is_draining = |id| {
+            let executor = machine.executor_snapshot(id);
+            executor.is_some_and(|executor| executor.health == Health::Draining)
+        };
+        let executors = history.names.executors();
+        let draining = executors.filter(|(id, ..)| is_draining(*id)).count();
+        history.lacks.drained = draining as u64;
         history
     }
 
@@ -158,6 +166,10 @@ impl History {
                 self.worked(*executor).interrupted();
                 self.lacks.losses += 1;
             }
+            Input::ExecutorUpdated(_, ExecutorUpdate::Detach) => self.lacks.detached += 1,
+            Input::ExecutorUpdated(_, ExecutorUpdate::Health(Health::Draining)) => {
+                self.lacks.drained += 1;
+            }
             other => self.names.hear(other),
         }
     }
@@ -174,6 +186,7 @@ impl History {
             Fact::DeviceAttached(device) => self.names.device_attached(*device),
             Fact::ExecutorAttached(executor, device) => {
                 self.names.executor_attached(*executor, *device);
+                self.lacks.joined += u64::from(self.begins.is_some());
             }
             Fact::Arrived { request, .. } => self.arrived(*request),
             Fact::Placed {
@@ -327,13 +340,13 @@ impl History {
         }
     }
 
-    /// Notes the state of the host, once in each part of the course.
+    /// Notes the state of the host as it was until now, once in each part of the course.
     fn sample(&mut self, now: Micros) {
         let Some(begins) = self.begins else {
             return;
         };
         let at = now.since(begins);
-        if at < self.next_sample {
+        if at < self.measures.series.next_sample() {
             return;
         }
         let served = self.served.iter();
@@ -344,9 +357,8 @@ impl History {
             jain_permille: whole(jain_of(served) * 1000.0),
             ..Sample::default()
         };
-        self.measures.series.sample(at, sample);
-        let part = self.measures.series.part().0;
-        self.next_sample = Micros((at.0 / part + 1) * part);
+        let until = at.after(Micros(1));
+        self.measures.series.sample_until(until, sample);
     }
 
     fn worked(&mut self, executor: ExecutorId) -> &mut Worked {

@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use pointsman_core::rows::Health;
 use pointsman_core::{
-    ExecutorId, Incarnation, Input, Micros, NewRequest, NoPolicies, Recorder, RequestId, Round,
-    SequenceRef, Stamped, TenantId,
+    DeviceId, ExecutorId, ExecutorUpdate, Fact, Incarnation, Input, Micros, NewRequest, NoPolicies,
+    Recorder, RequestId, Round, SequenceRef, Stamped, TenantId,
 };
 
 use super::{Basis, History, Lacks};
@@ -76,6 +77,14 @@ impl Run {
     fn hears(&mut self, input: &Input) {
         let (now, _, _) = self.simulation.parts();
         self.history.borrow_mut().input(now, input);
+    }
+
+    /// Has the history hear a fact that does not happen in a simulation.
+    fn hears_fact(&mut self, fact: Fact) {
+        let (now, _, _) = self.simulation.parts();
+        let round = Round(0);
+        let stamped = Stamped { now, round, fact };
+        self.history.borrow_mut().fact(&stamped);
     }
 
     fn told(self) -> Basis {
@@ -173,6 +182,17 @@ fn a_tenant_that_was_never_served_counts_in_the_course_of_fairness() {
 }
 
 #[test]
+fn what_lasts_is_in_every_part_of_the_course() {
+    let asked = Listed::new(Roll::single(), requests(|_, arrival| arrival));
+    let mut run = Run::new(asked);
+    // The first has arrived and runs, and nothing is heard for a while.
+    run.simulation.advance();
+    let mut history = run.history.borrow_mut();
+    history.input(Micros(4_500_000), &Input::TimePassed);
+    assert_eq!(history.measures.series.course().running, [1.0; 5]);
+}
+
+#[test]
 fn a_request_found_too_long_is_kept_from_there_and_a_broken_answer_is_counted() {
     let asked = Listed::new(Roll::single(), requests(|_, arrival| arrival));
     let mut run = Run::new(asked);
@@ -191,6 +211,29 @@ fn a_request_found_too_long_is_kept_from_there_and_a_broken_answer_is_counted() 
     let bounds = bounds(basis.workload);
     assert_eq!(bounds[0], (Some(vec![1]), None));
     assert!(bounds[1..].iter().all(|it| *it == (None, None)));
+}
+
+#[test]
+fn executors_that_came_left_or_were_drained_are_counted() {
+    let asked = Listed::new(Roll::single(), requests(|_, arrival| arrival));
+    let mut run = Run::new(asked);
+    run.end();
+    run.hears_fact(Fact::ExecutorAttached(ExecutorId(2), DeviceId(2)));
+    for update in [
+        ExecutorUpdate::Health(Health::Draining),
+        ExecutorUpdate::Health(Health::Up),
+        ExecutorUpdate::Health(Health::Draining),
+        ExecutorUpdate::Detach,
+    ] {
+        run.hears(&Input::ExecutorUpdated(ExecutorId(1), update));
+    }
+    let lacks = Lacks {
+        joined: 1,
+        detached: 1,
+        drained: 2,
+        ..Lacks::default()
+    };
+    assert_eq!(run.told().lacks, with_length(lacks));
 }
 
 #[test]

@@ -74,6 +74,12 @@ pub struct Lacks {
     pub gaps: u64,
     /// Executors that were lost with all that ran there. Nothing is lost in the simulation.
     pub losses: u64,
+    /// Executors that were attached after the first request. They serve from the beginning.
+    pub joined: u64,
+    /// Executors that were detached. They serve to the end.
+    pub detached: u64,
+    /// Times that an executor was drained. It takes requests all the same.
+    pub drained: u64,
     /// Executors whose number of blocks nobody told. They have 16,384.
     pub untold_blocks: u64,
     /// Executors that shared a device's blocks. Each has an equal part.

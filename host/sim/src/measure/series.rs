@@ -1,4 +1,8 @@
 //! Courses over time, for charts: a bounded number of equal parts of the run.
+//!
+//! # Invariants
+//! 1. Each part up to the last sample has one, whether or not anything happened in it
+//!    (`a_state_that_lasts_is_in_every_part_however_long_it_does`).
 
 use pointsman_core::Micros;
 use serde::Serialize;
@@ -50,6 +54,8 @@ pub struct Sample {
 pub struct Series {
     part: Micros,
     parts: Vec<Part>,
+    /// The beginning of the first part without a sample.
+    next_sample: Micros,
 }
 
 /// One chart's worth of numbers: a value for each part of the run.
@@ -82,15 +88,16 @@ impl Default for Series {
         Self {
             part: PART,
             parts: Vec::new(),
+            next_sample: Micros(0),
         }
     }
 }
 
 impl Series {
-    /// The time between two samples.
+    /// The time of the next sample: the beginning of a part.
     #[must_use]
-    pub fn part(&self) -> Micros {
-        self.part
+    pub fn next_sample(&self) -> Micros {
+        self.next_sample
     }
 
     /// Notes an arrival.
@@ -119,7 +126,15 @@ impl Series {
         }
     }
 
-    /// Notes the state of the host.
+    /// Notes a state of the host that lasts until a time, for each part that begins before it.
+    pub fn sample_until(&mut self, until: Micros, sample: Sample) {
+        // Parts become longer as they become more, so these are some thousand at most.
+        while self.next_sample < until {
+            self.sample(self.next_sample, sample);
+        }
+    }
+
+    /// Notes the state of the host at one time.
     pub fn sample(&mut self, at: Micros, sample: Sample) {
         let part = self.part_at(at);
         part.samples += 1;
@@ -128,6 +143,7 @@ impl Series {
         part.kv_permille += sample.kv_permille;
         part.largest_share += sample.largest_share;
         part.jain_permille += sample.jain_permille;
+        self.next_sample = Micros(at.0 - at.0 % self.part.0).after(self.part);
     }
 
     fn part_at(&mut self, at: Micros) -> &mut Part {
@@ -218,6 +234,28 @@ mod tests {
         assert_eq!(arrived * course.part_s, 2000.0);
         assert!(course.queued.iter().all(|queued| *queued == 4.0));
         assert_eq!(course.ttft_max_ms[499], 1.999);
+    }
+
+    #[test]
+    fn a_state_that_lasts_is_in_every_part_however_long_it_does() {
+        let mut series = Series::default();
+        let busy = Sample {
+            running: 3,
+            kv_permille: 500,
+            ..Sample::default()
+        };
+        series.arrived(Micros(1_200_000));
+        series.sample_until(Micros(4_500_000), busy);
+        let course = series.course();
+        assert_eq!(course.running, [3.0; 5]);
+        assert_eq!(course.kv_used, [0.5; 5]);
+        assert_eq!(series.next_sample(), Micros(5_000_000));
+        let year = Micros(365 * 24 * 3600 * 1_000_000);
+        series.sample_until(year, busy);
+        let course = series.course();
+        assert!((PARTS_MAX / 2..=PARTS_MAX).contains(&course.running.len()));
+        assert!(course.running.iter().all(|running| *running == 3.0));
+        assert!(series.next_sample() >= year);
     }
 
     #[test]

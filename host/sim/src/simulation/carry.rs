@@ -97,6 +97,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             prompt,
             output_tokens,
             last_token_at,
+            attempt,
         }) = self.requests.start(request, executor, block, self.now)
         else {
             return;
@@ -108,7 +109,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             last_token_at,
         };
         self.edit(idx, |station, now| station.start(now, start));
-        self.failures.note_start(request, idx, self.now);
+        self.failures.note_start((request, attempt), idx, self.now);
         self.tell(Input::SequenceStarted(sequence));
         // An executor without work begins with the first that it gets.
         self.begin_spell(idx);
@@ -118,7 +119,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         let Some(idx) = self.station_of(sequence) else {
             return;
         };
-        let has_left = self.edit(idx, |station, _| station.stop(sequence.request));
+        let has_left = self.edit(idx, |station, now| station.stop(now, sequence.request));
         self.requests.displace(sequence.request);
         if has_left {
             self.tell(Input::SequenceLeft(sequence, 0));
@@ -275,8 +276,8 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         for it in &kept {
             self.requests.displace(it.request);
         }
-        self.edit(idx, |station, _| {
-            station.die();
+        self.edit(idx, |station, now| {
+            station.die(now);
             station.is_down = true;
         });
         self.tell(Input::ExecutorLost {
@@ -292,7 +293,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         let untold = self.stations[idx].work.untold();
         let untold = untold.iter().find(|(other, _)| *other == request);
         let untold = untold.map_or(0, |(_, untold)| *untold);
-        if self.edit(idx, |station, _| station.work.fail(request)) {
+        if self.edit(idx, |station, now| station.fail(now, request)) {
             self.requests.displace(request);
             let kept = self.requests.keep(request, untold, self.now);
             self.tell(Input::SequenceFailed {

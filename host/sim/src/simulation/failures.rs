@@ -1,11 +1,18 @@
 //! Failures by seed: executors that die and come back or slow down, sequences that fail, clients that
 //! leave.
+//!
+//! # Invariants
+//! 1. Whatever policies decide, at one seed executors are lost and slow at the same times, the same
+//!    clients leave after the same time, and the same placements of a request fail (those of a request by the number of
+//!    its arrival). Held by `policies_at_one_seed_see_the_same_failures`,
+//!    `placements_fail_and_clients_leave_whoever_came_before` and
+//!    `executors_are_slow_at_the_same_times_whatever_is_placed`.
 
 use std::collections::BTreeSet;
 
 use pointsman_core::{Micros, RequestId};
 
-use crate::draws::Draws;
+use crate::draws::{Draws, mix};
 use crate::numbers::{from_secs, secs};
 
 /// The factor of times of a slow executor where only listed failures make one slow.
@@ -70,14 +77,30 @@ pub enum Failure {
 #[derive(Debug)]
 pub(super) struct Failures {
     plan: FailurePlan,
-    draws: Draws,
+    /// The draws of each executor.
+    losses: Vec<Draws>,
+    slowdowns: Vec<Draws>,
     due: BTreeSet<(Micros, Failure)>,
+}
+
+/// Failures that are drawn apart from all others.
+#[derive(Clone, Copy, Debug)]
+enum DrawnFor {
+    Losses,
+    Slowdowns,
+    Leaving,
+    Failing,
 }
 
 impl Failures {
     pub(super) fn new(plan: FailurePlan, executors: u32) -> Self {
+        let each = |what| {
+            let draws = (0..u64::from(executors)).map(|number| draws_of(plan.seed, what, number));
+            draws.collect()
+        };
         let mut failures = Self {
-            draws: Draws::part(plan.seed, u64::MAX),
+            losses: each(DrawnFor::Losses),
+            slowdowns: each(DrawnFor::Slowdowns),
             due: plan.listed.iter().copied().collect(),
             plan,
         };
@@ -113,11 +136,11 @@ impl Failures {
     /// Plans the event of an executor that follows another one.
     fn plan_next(&mut self, failure: Failure, at: Micros) {
         let slowdowns = self.plan.slowdowns.map(|(recurring, _)| recurring);
-        let (recurring, next): (_, fn(usize) -> Failure) = match failure {
-            Failure::Returns(_) => (self.plan.losses, Failure::Dies),
-            Failure::Dies(_) => (self.plan.losses, Failure::Returns),
-            Failure::Recovers(_) => (slowdowns, Failure::Slows),
-            Failure::Slows(_) => (slowdowns, Failure::Recovers),
+        let (recurring, all, next): (_, _, fn(usize) -> Failure) = match failure {
+            Failure::Returns(_) => (self.plan.losses, &mut self.losses, Failure::Dies),
+            Failure::Dies(_) => (self.plan.losses, &mut self.losses, Failure::Returns),
+            Failure::Recovers(_) => (slowdowns, &mut self.slowdowns, Failure::Slows),
+            Failure::Slows(_) => (slowdowns, &mut self.slowdowns, Failure::Recovers),
             Failure::Fails(..) | Failure::Leaves(_) => return,
         };
         let (executor, is_end) = match failure {
@@ -125,76 +148,65 @@ impl Failures {
             Failure::Returns(executor) | Failure::Recovers(executor) => (executor, false),
             Failure::Fails(..) | Failure::Leaves(_) => return,
         };
-        if let Some(recurring) = recurring {
+        if let (Some(recurring), Some(draws)) = (recurring, all.get_mut(executor)) {
             let mean = if is_end {
                 recurring.lasting
             } else {
                 recurring.between
             };
-            self.plan_after(at, mean, next(executor));
+            self.due.insert((later(at, mean, draws), next(executor)));
         }
-    }
-
-    fn plan_after(&mut self, at: Micros, mean: Micros, failure: Failure) {
-        let after = from_secs(self.draws.exponential(secs(mean)));
-        self.due.insert((at.after(after.max(Micros(1))), failure));
     }
 
     /// Hears of an arrival: its client may leave.
     pub(super) fn note_arrival(&mut self, request: RequestId, now: Micros) {
-        if self.plan.leaving_share > 0.0 && self.draws.chance(self.plan.leaving_share) {
-            let mean = self.plan.leaves_after.max(Micros(1));
-            self.plan_after(now, mean, Failure::Leaves(request));
+        if self.plan.leaving_share <= 0.0 {
+            return;
+        }
+        let mut draws = draws_of(self.plan.seed, DrawnFor::Leaving, request.0);
+        if draws.chance(self.plan.leaving_share) {
+            let at = later(now, self.plan.leaves_after.max(Micros(1)), &mut draws);
+            self.due.insert((at, Failure::Leaves(request)));
         }
     }
 
-    /// Hears of a placement on an executor: it may fail, some while later.
-    pub(super) fn note_start(&mut self, request: RequestId, executor: usize, now: Micros) {
-        if self.plan.failing_share > 0.0 && self.draws.chance(self.plan.failing_share) {
-            let mean = Micros(1_000_000);
-            self.plan_after(now, mean, Failure::Fails(request, executor));
+    /// Hears of a placement on an executor, after so many others of that request: it may fail, some while
+    /// later.
+    pub(super) fn note_start(
+        &mut self,
+        (request, attempt): (RequestId, u32),
+        executor: usize,
+        now: Micros,
+    ) {
+        if self.plan.failing_share <= 0.0 {
+            return;
+        }
+        let placement = mix(request.0) ^ u64::from(attempt);
+        let mut draws = draws_of(self.plan.seed, DrawnFor::Failing, placement);
+        if draws.chance(self.plan.failing_share) {
+            let at = later(now, Micros(1_000_000), &mut draws);
+            self.due.insert((at, Failure::Fails(request, executor)));
         }
     }
+}
+
+/// The draws of an executor, an arrival or a placement: whatever else is drawn, they are the same. Those of
+/// a workload with this seed are others.
+fn draws_of(seed: u64, what: DrawnFor, number: u64) -> Draws {
+    let kind = match what {
+        DrawnFor::Losses => 0,
+        DrawnFor::Slowdowns => 1,
+        DrawnFor::Leaving => 2,
+        DrawnFor::Failing => 3,
+    };
+    Draws::part(mix(seed) ^ (u64::MAX - kind), number)
+}
+
+/// A time after another one, by this mean.
+fn later(at: Micros, mean: Micros, draws: &mut Draws) -> Micros {
+    let after = from_secs(draws.exponential(secs(mean)));
+    at.after(after.max(Micros(1)))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn executors_die_and_come_back_in_turn_at_the_mean_times() {
-        let recurring = Recurring {
-            between: Micros(9_000_000),
-            lasting: Micros(1_000_000),
-        };
-        let mut failures = Failures::new(
-            FailurePlan {
-                losses: Some(recurring),
-                ..FailurePlan::default()
-            },
-            2,
-        );
-        let end = Micros(4_000_000_000);
-        let mut is_down = [false; 2];
-        let mut deaths = 0;
-        while let Some(failure) = failures.pop_due(end) {
-            if let Failure::Dies(executor) = failure {
-                assert!(!std::mem::replace(&mut is_down[executor], true));
-                deaths += 1;
-            } else if let Failure::Returns(executor) = failure {
-                assert!(std::mem::replace(&mut is_down[executor], false));
-            } else {
-                panic!("{failure:?} was not planned");
-            }
-        }
-        assert!((700..900).contains(&deaths), "{deaths} of about 800");
-    }
-
-    #[test]
-    fn a_plan_without_failures_has_none() {
-        let mut failures = Failures::new(FailurePlan::default(), 100);
-        failures.note_arrival(RequestId(0), Micros(0));
-        failures.note_start(RequestId(0), 0, Micros(0));
-        assert_eq!(failures.next_at(), None);
-    }
-}
+mod tests;

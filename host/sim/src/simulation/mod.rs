@@ -130,7 +130,6 @@ pub struct Simulation<P, W> {
     goodput: Goodput,
     checks: Checks,
     now: Micros,
-    next_sample: Micros,
 }
 
 /// The machine's ids of the workload's names, by their places.
@@ -188,7 +187,6 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
             goodput: plan.goodput,
             checks: plan.checks,
             now: Micros(0),
-            next_sample: Micros(0),
             workload: plan.workload,
         };
         for plan in &plan.fleet.executors {
@@ -342,13 +340,20 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
 
     /// Goes on to the next event; absent: nothing is left to happen.
     pub fn advance(&mut self) -> Option<Progressed> {
-        let now = self.next_at()?;
-        self.now = self.now.max(now);
+        let now = self.next_at()?.max(self.now);
+        if self.measures.series.next_sample() < now {
+            let lasts = self.sample();
+            self.measures.series.sample_until(now, lasts);
+        }
+        self.now = now;
         self.end_spells();
         self.fail_due();
         self.arrive_due();
         self.settle();
-        self.sample_due();
+        if self.measures.series.next_sample() <= self.now {
+            let sample = self.sample();
+            self.measures.series.sample(self.now, sample);
+        }
         Some(Progressed {
             now: self.now,
             ended: self.requests.ended(),
@@ -359,7 +364,7 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
     /// The report, and the policies, of what has happened so far.
     pub fn finish(mut self) -> (RunReport, P) {
         for (station, measures) in self.stations.iter().zip(&mut self.measures.executors) {
-            measures.busy = station.busy;
+            measures.busy = station.busy(self.now);
             measures.swaps = station.swaps();
         }
         self.measures.records = self.requests.take_records();
@@ -462,22 +467,16 @@ impl<P: Policies, W: Workload> Simulation<P, W> {
         self.requests.records()
     }
 
-    /// Notes the state of the host, once in each part of the course.
-    fn sample_due(&mut self) {
-        if self.now < self.next_sample {
-            return;
-        }
+    /// The state of the host, for a part of the course.
+    fn sample(&self) -> Sample {
         let (used, total) = self.blocks();
-        let sample = Sample {
+        Sample {
             queued: self.machine.queued_requests() as u64,
             running: self.requests.placed(),
             kv_permille: used * 1000 / total.max(1),
             largest_share: self.requests.largest_share(),
             jain_permille: self.requests.jain_permille(self.workload.roll()),
-        };
-        self.measures.series.sample(self.now, sample);
-        let part = self.measures.series.part().0;
-        self.next_sample = Micros((self.now.0 / part + 1) * part);
+        }
     }
 
     /// KV blocks in use, of all.

@@ -71,6 +71,8 @@ struct Open {
     last_token_at: Option<Micros>,
     ticket: Option<u64>,
     is_placed: bool,
+    /// Executors that have taken it up so far.
+    attempts: u32,
 }
 
 /// A request of a session that runs.
@@ -88,6 +90,8 @@ pub(super) struct ToStart {
     pub(super) prompt: Vec<Contents>,
     pub(super) output_tokens: u32,
     pub(super) last_token_at: Option<Micros>,
+    /// Times that the request was taken up before.
+    pub(super) attempt: u32,
 }
 
 impl fmt::Debug for SimulatedRequests {
@@ -220,6 +224,7 @@ impl SimulatedRequests {
             last_token_at: None,
             ticket: arrival.ticket,
             is_placed: false,
+            attempts: 0,
         })));
     }
 
@@ -237,6 +242,8 @@ impl SimulatedRequests {
         record.executor = Some(executor);
         let open = self.open.get_mut(place(id))?.as_deref_mut()?;
         self.placed += u64::from(!std::mem::replace(&mut open.is_placed, true));
+        let attempt = open.attempts;
+        open.attempts += 1;
         let blocks = open.prompt.blocks(tokens_per_block);
         let contents = |hash: BlockHash| Contents {
             model: open.model,
@@ -246,6 +253,7 @@ impl SimulatedRequests {
             prompt: blocks.hashes.into_iter().map(contents).collect(),
             output_tokens: open.output_tokens.saturating_sub(open.generated).max(1),
             last_token_at: open.last_token_at,
+            attempt,
         })
     }
 

@@ -28,9 +28,9 @@ pub(super) struct RequestArgs {
     /// Knowledge that clients give of the lengths of answers: nothing, a hint, or the length as the bound
     #[arg(long, value_enum, default_value_t = Lengths::Unknown)]
     pub(super) lengths: Lengths,
-    /// Most tokens that clients ask for, unless an answer has more
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    max_tokens: u32,
+    /// Most tokens that clients ask for, unless an answer has more: 4096 where nothing is said
+    #[arg(long, value_name = "N")]
+    pub(super) max_tokens: Option<u32>,
 }
 
 /// Arguments about the host and the bounds of a good answer.
@@ -100,14 +100,15 @@ pub(super) fn micros(time: Time) -> Micros {
 
 impl RequestArgs {
     pub(super) fn plan(&self) -> RequestPlan {
+        let defaults = RequestPlan::default();
         RequestPlan {
-            output_tokens_max: self.max_tokens,
+            output_tokens_max: self.max_tokens.unwrap_or(defaults.output_tokens_max),
             lengths: match self.lengths {
                 Lengths::Unknown => AnswerLengths::Unknown,
                 Lengths::Hinted => AnswerLengths::Hinted,
                 Lengths::Known => AnswerLengths::Known,
             },
-            may_wait: true,
+            may_wait: defaults.may_wait,
         }
     }
 }

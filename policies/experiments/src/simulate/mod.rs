@@ -18,7 +18,7 @@ mod spec;
 mod table;
 mod workload;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -122,7 +122,9 @@ pub fn simulate(
             out.write_all(table(&rows).as_bytes())?;
         }
         Format::Json => {
-            serde_json::to_writer_pretty(&mut *out, &as_json(&setting, &all, simulated))?;
+            let report = as_json(&setting, &all, simulated);
+            // An error of the output stays one, by which a reader that has left is known.
+            serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
             writeln!(out)?;
         }
     }

@@ -53,6 +53,10 @@ impl SceneArgs {
             "--speed-up must be above 0, not {}",
             self.requests.speed_up
         );
+        ensure!(
+            past.is_none() || self.requests.max_tokens.is_none(),
+            "the requests of a journal ask for the tokens that they did: leave out --max-tokens"
+        );
         let changes = Changes {
             speed_up: self.requests.speed_up,
             spread: self.requests.spread,

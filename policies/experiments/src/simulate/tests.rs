@@ -39,7 +39,7 @@ const SMALL: &str =
 
 #[test]
 fn the_defaults_serve_a_small_workload_and_the_output_is_the_same_each_time() {
-    let line = format!("{SMALL} --executors 2 --format json --failures losses=2s,lasting=1s");
+    let line = format!("{SMALL} --executors 2 --format json --failures losses=3s,lasting=500ms");
     let text = said(&line).unwrap();
     assert_eq!(text, said(&line).unwrap());
     let json: Value = serde_json::from_str(&text).unwrap();
@@ -50,6 +50,30 @@ fn the_defaults_serve_a_small_workload_and_the_output_is_the_same_each_time() {
     assert!(report["hit_rate"].as_f64().unwrap() > 0.1, "{report}");
     assert_eq!(report["faults"], 0);
     assert_eq!(report["refused_answers"], 0);
+}
+
+/// An output whose reader has left.
+struct Unread;
+
+impl Write for Unread {
+    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_told_from_other_errors_in_each_form() {
+    for format in ["table", "json"] {
+        let line = format!("simulate {SMALL} --format {format}");
+        let line = Line::try_parse_from(line.split_whitespace()).unwrap();
+        let error = simulate(&line.args, &DEFAULTS, &mut Unread).unwrap_err();
+        let kind = error.downcast_ref().map(io::Error::kind);
+        assert_eq!(kind, Some(io::ErrorKind::BrokenPipe), "{format}: {error}");
+    }
 }
 
 #[test]

@@ -240,6 +240,18 @@ fn remarks(lacks: &Lacks) -> Vec<String> {
             "executors were lost: the simulation loses none but by --failures",
         ),
         (
+            lacks.joined,
+            "executors came after the first request: the simulation has them from the beginning",
+        ),
+        (
+            lacks.detached,
+            "executors left: in the simulation they serve to the end",
+        ),
+        (
+            lacks.drained,
+            "times an executor was drained: in the simulation it takes requests all the same",
+        ),
+        (
             lacks.untold_blocks,
             "executors never told their KV blocks: they are given 16,384",
         ),
@@ -273,4 +285,28 @@ fn list(parts: &[(u64, &str)]) -> Vec<String> {
     parts
         .map(|(number, what)| format!("{} {what}", grouped(*number)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executors_that_did_not_serve_all_the_time_are_remarked_upon() {
+        let lacks = Lacks {
+            joined: 2,
+            detached: 1,
+            drained: 3,
+            ..Lacks::default()
+        };
+        let said = remarks(&lacks);
+        assert_eq!(said.len(), 3, "{said:?}");
+        for (line, begins) in said.iter().zip([
+            "2 executors came after the first request",
+            "1 executors left",
+            "3 times an executor was drained",
+        ]) {
+            assert!(line.starts_with(begins), "{line}");
+        }
+    }
 }
