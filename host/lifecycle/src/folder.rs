@@ -21,6 +21,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use pointsman_interface::Micros;
+use pointsman_policy::{POLICY_NAME, is_policy_name};
 use pointsman_state::FolderId;
 
 #[cfg(test)]
@@ -28,9 +29,6 @@ mod tests;
 
 /// Policies that a folder may offer; further ones are left out.
 pub(crate) const POLICIES_MAX: usize = 64;
-
-/// The most bytes of a policy's name, which ends up in labels, headers and log lines.
-const NAME_BYTES_MAX: usize = 64;
 
 /// The state of a file at one look. Equal stamps mean that the file has not been touched.
 ///
@@ -293,11 +291,13 @@ fn pair_up(mut files: BTreeMap<String, Sight>) -> (BTreeMap<String, Pair>, Vec<L
         let Some(wasm) = files.remove(&file) else {
             continue;
         };
-        if is_name(&name) {
+        if is_policy_name(&name) {
             pairs.insert(name, Pair { wasm, sidecar });
         } else {
-            let why = "a policy's name has at most 64 letters, digits, '-', '_' and '.'";
-            left_out.push(LeftOut { file, why });
+            left_out.push(LeftOut {
+                file,
+                why: POLICY_NAME,
+            });
         }
     }
     let sidecars = files.into_keys().filter(|file| file.ends_with(".toml"));
@@ -313,9 +313,4 @@ fn pair_up(mut files: BTreeMap<String, Sight>) -> (BTreeMap<String, Pair>, Vec<L
 /// ending than that of a policy or a sidecar are not looked at anyway.
 fn is_temporary(file: &str) -> bool {
     file.starts_with(['.', '#', '~'])
-}
-
-fn is_name(name: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed)
 }

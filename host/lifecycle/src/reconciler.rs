@@ -22,6 +22,9 @@
 //! 4. A start without a file that is late has the file's last good version in force, or goes on
 //!    without, and gives the file's hooks to no other (`lives` and `orders` in
 //!    `host/server/tests/reload`).
+//! 5. A version that decides and has proven itself is the one that does after a restart, whichever others
+//!    have come and gone since, unless one of them has left admission closed (`good` in
+//!    `host/server/tests/reload`).
 //!
 //! # Not here
 //! A thread, a watch and a clock: the caller of [`Reconciler::tick`] has them
@@ -233,7 +236,16 @@ impl<P: PolicyPort> Reconciler<P> {
             && *self.folder.state() == FolderState::Watched
             && self.state.remembered().folder.as_ref() != Some(id)
         {
-            self.state.change(|state| state.folder = Some(id.clone()));
+            self.state.change(|state| {
+                let is_other = state.folder.as_ref().is_some_and(|seen| {
+                    seen.path != id.path && (seen.device, seen.inode) != (id.device, id.inode)
+                });
+                if is_other {
+                    // They were ordered for other files.
+                    state.modes.clear();
+                }
+                state.folder = Some(id.clone());
+            });
         }
     }
 

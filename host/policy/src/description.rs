@@ -9,6 +9,8 @@ use pointsman_core::{Hook, HookSet, RowKind};
 use pointsman_notation::untrusted;
 use serde_json::Value;
 
+use crate::name::is_of_name_letters;
+
 /// A fault of a policy's description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -113,10 +115,10 @@ fn check_text(what: &'static str, text: &str, max: usize) -> Result<(), Descript
     Ok(())
 }
 
-/// Checks that a policy's own name could be the name of its file, beside which it is shown.
+/// Checks that a policy's own name has no characters that the name of its file, beside which it is
+/// shown, cannot have.
 fn check_name(name: &str) -> Result<(), DescriptionError> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.chars().all(allowed) {
+    if is_of_name_letters(name) {
         return Ok(());
     }
     Err(DescriptionError::Name(name.to_owned()))

@@ -172,19 +172,26 @@ impl PolicyHost {
     /// If there is no such policy, or it lacks one of the hooks; then nothing changes.
     pub fn bind(&mut self, now: Micros, policy: u32, hooks: HookSet) -> Result<(), BindError> {
         self.check_exported(policy, hooks)?;
-        if hooks.is_empty() {
-            return Ok(());
+        if !hooks.is_empty() {
+            self.put(now, policy, hooks);
+            self.retire(now);
         }
+        Ok(())
+    }
+
+    /// Puts `policy`, if it is there, in force for `hooks`, which it exports. Policies that lose their last
+    /// hook by this are members until [`Self::retire`] is called.
+    fn put(&mut self, now: Micros, policy: u32, hooks: HookSet) {
+        let member = self.members.get_mut(&policy);
+        let Some(member) = member.filter(|_| !hooks.is_empty()) else {
+            return;
+        };
+        member.was_bound = true;
         self.end_shadow(now, policy);
-        if let Some(member) = self.members.get_mut(&policy) {
-            member.was_bound = true;
-        }
         for hook in hooks.iter() {
             self.chains[hook].put(policy);
             self.closed.remove(hook);
         }
-        self.retire(now);
-        Ok(())
     }
 
     /// Puts `new` in force for each hook of `old` that it exports, and `old` behind it. For the
@@ -257,13 +264,7 @@ impl PolicyHost {
     fn check_exported(&self, policy: u32, hooks: HookSet) -> Result<(), BindError> {
         let member = self.members.get(&policy);
         let member = member.ok_or(BindError::Unknown(policy))?;
-        match hooks
-            .iter()
-            .find(|hook| !member.runner.hooks.contains(*hook))
-        {
-            Some(missing) => Err(BindError::NotExported(missing)),
-            None => Ok(()),
-        }
+        check_exports(&member.runner, hooks)
     }
 
     /// Takes a snapshot of `policy`, and returns it, or else the last one, for [`Runner::restore`]
@@ -369,5 +370,13 @@ impl fmt::Debug for PolicyHost {
             .field("chains", &self.chains)
             .field("quarantine", &self.quarantine)
             .finish_non_exhaustive()
+    }
+}
+
+/// Refuses hooks of which `policy` lacks one.
+fn check_exports(policy: &Runner, hooks: HookSet) -> Result<(), BindError> {
+    match hooks.iter().find(|hook| !policy.hooks.contains(*hook)) {
+        Some(missing) => Err(BindError::NotExported(missing)),
+        None => Ok(()),
     }
 }

@@ -26,6 +26,7 @@ mod description;
 mod fixture;
 mod host;
 mod mode;
+mod name;
 mod patience;
 mod policy;
 mod recorder;
@@ -43,6 +44,7 @@ pub use host::{
     ProbationProgress, Quarantined, Retired, RollbackWhy,
 };
 pub use mode::{CanaryShare, CanaryUnit, Mode, ModeError, Percent};
+pub use name::{POLICY_NAME, is_policy_name};
 pub use patience::Patience;
 pub use policy::{Briefing, PolicySource, Restored, Snapshot, StartError, describe, start};
 pub use recorder::PolicyRecorder;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use pointsman_core::{Hook, HookSet};
 use serde::{Deserialize, Serialize};
 
 /// The weight of a policy's answers.
@@ -44,7 +45,7 @@ pub enum CanaryUnit {
 #[serde(try_from = "u8", into = "u8")]
 pub struct Percent(u8);
 
-/// A text that is no [`Mode`], or a number that is no [`Percent`].
+/// A text that is no [`Mode`], a number that is no [`Percent`], or a mode that a policy cannot have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModeError {
@@ -60,6 +61,12 @@ pub enum ModeError {
     /// The text names nothing that can be divided.
     #[error("a canary has a share of tenants, sessions or requests, not of {0:?}")]
     NoUnit(String),
+    /// The policy has no hook at which a canary can be asked.
+    #[error(
+        "mode is canary, and it exports neither admission nor routing: only there can tenants be told \
+         apart"
+    )]
+    NoCanaryHook,
 }
 
 impl CanaryUnit {
@@ -190,6 +197,19 @@ impl Mode {
     /// The modes as they are written ([`fmt::Display`]), as a regular expression for schemas.
     pub const PATTERN: &str =
         "^(enforce|shadow|canary (100|[1-9][0-9]?)%( of (tenants|sessions|requests))?)$";
+
+    /// Checks that a policy with these `hooks` can be in the mode.
+    ///
+    /// # Errors
+    /// If it is that of a canary, and no question can be put to one.
+    pub fn check(self, hooks: HookSet) -> Result<(), ModeError> {
+        match self {
+            Mode::Canary(_) if !hooks.iter().any(Hook::is_by_request) => {
+                Err(ModeError::NoCanaryHook)
+            }
+            Mode::Canary(_) | Mode::Enforce | Mode::Shadow => Ok(()),
+        }
+    }
 }
 
 impl FromStr for Mode {

@@ -12,6 +12,7 @@
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
+use std::iter;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,9 @@ pub(super) const DUMPS_MAX: usize = 64;
 
 /// The most bytes of the state file, whose content is bounded and far smaller.
 const STATE_BYTES_MAX: u64 = 16 << 20;
+
+/// The folders in it without which it cannot be used.
+const PARTS: [&str; 2] = ["policies", "dumps"];
 
 /// The mode of folders: they may hold facts about tenants that policies have learned.
 const PRIVATE: u32 = 0o700;
@@ -56,7 +60,7 @@ impl StateFolder {
     /// The folder at `path`, made if it is not there, and the state in it.
     pub(super) fn open(path: &Path) -> Result<(Self, Result<Remembered, StateError>), StateError> {
         let at = |error| StateError::Io(path.to_owned(), error);
-        for part in ["policies", "dumps"] {
+        for part in PARTS {
             make(&path.join(part)).map_err(at)?;
         }
         let lock = pointsman_files::create(&path.join("lock")).map_err(at)?;
@@ -74,6 +78,14 @@ impl StateFolder {
         folder.dump_next = dumps.last().map_or(0, |(number, _)| number + 1);
         let read = folder.read()?;
         Ok((folder, read))
+    }
+
+    /// Checks that a folder at `path` could be opened, but for whether another server uses it. Makes nothing.
+    pub(super) fn check(path: &Path) -> Result<(), StateError> {
+        let parts = PARTS.iter().map(|part| path.join(part));
+        let mut folders = iter::once(path.to_owned()).chain(parts);
+        let checked = folders.try_for_each(|folder| pointsman_files::check_folder(&folder));
+        checked.map_err(|error| StateError::Io(path.to_owned(), error))
     }
 
     pub(super) fn cache(&self) -> PathBuf {

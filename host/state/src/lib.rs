@@ -149,6 +149,15 @@ impl State {
         Ok(Self::read(path, folder, read))
     }
 
+    /// Checks that [`Self::open_whole`] could have the folder at `path`, but for whether another server uses it. Makes
+    /// nothing.
+    ///
+    /// # Errors
+    /// If the folder cannot be used.
+    pub fn check(path: &Path) -> Result<(), StateError> {
+        StateFolder::check(path)
+    }
+
     fn read(path: &Path, folder: StateFolder, read: Result<Remembered, StateError>) -> Self {
         let mut state = Self {
             folder: Some(folder),

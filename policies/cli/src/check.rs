@@ -6,7 +6,9 @@ use anyhow::Result;
 use pointsman_component::{LogLine, PolicyComponent, SettingSchema};
 use pointsman_core::{FaultKind, Needs, RowKind};
 use pointsman_notation::chain;
-use pointsman_policy::{PolicySource, Runner, SelfTestError, StartError, self_test, start};
+use pointsman_policy::{
+    POLICY_NAME, PolicySource, Runner, SelfTestError, StartError, is_policy_name, self_test, start,
+};
 
 use super::facts::FileFacts;
 use super::settings::Given;
@@ -52,7 +54,8 @@ fn check(path: &Path, args: &Args, built: String) -> Result<Done> {
     facts.list("exports", interfaces.exports);
     let hooks: Vec<_> = component.hooks().iter().map(|hook| hook.as_str()).collect();
     facts.add("decides", hooks.join(", "));
-    let source = source(&component, &given).named(&file::stem(path));
+    let source = PolicySource::component(&component, &given.settings, given.limits);
+    let source = source.named(&file::stem(path));
     let mut started = match start(source.clone()) {
         Ok(started) => started,
         Err(error) => {
@@ -74,19 +77,24 @@ fn check(path: &Path, args: &Args, built: String) -> Result<Done> {
     );
     let facts = facts.text();
     let notes = notes(path, &given, &component, &mut started);
-    if let Err(error) = self_test(&source) {
-        let why = untested(&error);
-        return Ok(Done::not_good(format!(
-            "{head}{facts}{notes}a server refuses it: {why}\n"
-        )));
-    }
-    Ok(Done::good(format!(
-        "{head}{facts}{notes}good: a server takes it\n"
-    )))
+    Ok(match taken(&given, &component, &source) {
+        Ok(()) => Done::good(format!("{head}{facts}{notes}good: a server takes it\n")),
+        Err(why) => Done::not_good(format!("{head}{facts}{notes}a server {why}\n")),
+    })
 }
 
-fn source(component: &PolicyComponent, given: &Given) -> PolicySource {
-    PolicySource::component(component, &given.settings, given.limits)
+/// The error says what a server does with a policy that starts, instead of taking it.
+fn taken(given: &Given, component: &PolicyComponent, source: &PolicySource) -> Result<(), String> {
+    let pinned = given.sha256.filter(|pinned| *pinned != component.digest());
+    if let Some(pinned) = pinned {
+        return Err(format!(
+            "waits for the file that `--settings` is about, whose sha256 is {pinned}\nto fix it: change \
+             `sha256` in what `--settings` names, or leave it out"
+        ));
+    }
+    let mode = given.mode.check(component.hooks());
+    mode.map_err(|error| format!("refuses it: {error}"))?;
+    self_test(source).map_err(|error| format!("refuses it: {}", untested(&error)))
 }
 
 /// Adds the policy's own description.
@@ -105,8 +113,9 @@ pub(super) fn setting(setting: &SettingSchema) -> String {
         key,
         about,
         values,
-        default,
+        default: _,
     } = setting;
+    let default = setting.default_written();
     let default = default.as_deref().unwrap_or("left out");
     format!("{key}: {values}; {default} by default. {about}")
 }
@@ -127,7 +136,11 @@ fn reads(needs: &Needs) -> impl Iterator<Item = String> {
 fn notes(path: &Path, given: &Given, component: &PolicyComponent, started: &mut Runner) -> String {
     let mut notes = given.raised();
     let (stem, name) = (file::stem(path), &started.description().name);
-    if stem != *name {
+    if !is_policy_name(&stem) {
+        notes.push(format!(
+            "a policy folder passes over a file of the name {stem}: {POLICY_NAME}"
+        ));
+    } else if stem != *name {
         notes.push(format!(
             "in a policy folder it is called {stem}, after its file, not {name}"
         ));
@@ -190,11 +203,7 @@ fn memory(component: &PolicyComponent, given: &Given) -> u64 {
     let starts = |pages: u64| {
         let mut limits = given.limits;
         limits.memory_bytes = pages * PAGE;
-        let less = Given {
-            settings: given.settings.clone(),
-            limits,
-        };
-        start(source(component, &less)).is_ok()
+        start(PolicySource::component(component, &given.settings, limits)).is_ok()
     };
     let (mut too_few, mut enough) = (0, given.limits.memory_bytes.div_ceil(PAGE));
     while too_few + 1 < enough {
@@ -206,4 +215,38 @@ fn memory(component: &PolicyComponent, given: &Given) -> u64 {
         }
     }
     enough * PAGE
+}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_component::{SettingRange, TimeUnit};
+
+    use super::*;
+
+    #[test]
+    fn a_default_is_shown_as_an_operator_would_write_it() {
+        let described = |values, default: Option<&str>| SettingSchema {
+            key: "pace".to_owned(),
+            about: "About it.".to_owned(),
+            values,
+            default: default.map(str::to_owned),
+        };
+        let duration = || SettingRange::Duration(TimeUnit::Seconds, 0..=3600);
+        for (described, shown) in [
+            (
+                described(duration(), Some("120")),
+                "pace: 0s to 1h; \"2min\" by default. About it.",
+            ),
+            (
+                described(duration(), None),
+                "pace: 0s to 1h; left out by default. About it.",
+            ),
+            (
+                described(SettingRange::YesOrNo, Some("true")),
+                "pace: true or false; true by default. About it.",
+            ),
+        ] {
+            assert_eq!(setting(&described), shown);
+        }
+    }
 }

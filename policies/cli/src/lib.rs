@@ -91,22 +91,26 @@ pub enum PolicyCommand {
     Dump(dump::Args),
 }
 
-/// Carries out a command. The `defaults` are the policies that the binary embeds.
+/// Carries out a command. The `defaults` are the policies that the binary embeds, which it unpacks for the commands that use
+/// them.
 ///
 /// # Errors
 /// If the command cannot be carried out: an argument is of no use, a file or a tool is missing. A
 /// problem of the policy itself is no error, but a [`Verdict`].
-pub fn run(command: &PolicyCommand, defaults: &'static [EmbeddedPolicy]) -> anyhow::Result<Done> {
+pub fn run(
+    command: &PolicyCommand,
+    defaults: impl FnOnce() -> anyhow::Result<&'static [EmbeddedPolicy]>,
+) -> anyhow::Result<Done> {
     match command {
         PolicyCommand::New(args) => new::run(args),
         PolicyCommand::Build(args) => build::run(args),
         PolicyCommand::Check(args) => check::run(args),
         PolicyCommand::Inspect(args) => inspect::run(args),
-        PolicyCommand::Test(args) => test::run(args, defaults),
-        PolicyCommand::Dev(args) => dev::run(args, defaults),
+        PolicyCommand::Test(args) => test::run(args, defaults()?),
+        PolicyCommand::Dev(args) => dev::run(args, defaults()?),
         PolicyCommand::Scenario(args) => scenario::run(args),
-        PolicyCommand::Bench(args) => bench::run(args, defaults),
-        PolicyCommand::Tune(args) => tune::run(args, defaults),
+        PolicyCommand::Bench(args) => bench::run(args, defaults()?),
+        PolicyCommand::Tune(args) => tune::run(args, defaults()?),
         PolicyCommand::Status(args) => status::run(args),
         PolicyCommand::Bind(args) => order::bind(args),
         PolicyCommand::Mode(args) => order::mode(args),

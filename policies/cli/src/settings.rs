@@ -4,15 +4,19 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use pointsman_component::Limits;
+use pointsman_component::{Digest, Limits};
 use pointsman_notation::NamedLimits as _;
+use pointsman_policy::Mode;
 use serde_json::{Map, Value};
 
-/// The settings and limits that a policy is started with.
+/// The settings and limits that a policy is started with, and what else a server goes by.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
     pub(crate) settings: Map<String, Value>,
     pub(crate) limits: Limits,
+    pub(crate) mode: Mode,
+    /// The digest of the policy's file; absent: any file will do.
+    pub(crate) sha256: Option<Digest>,
 }
 
 impl Given {
@@ -27,6 +31,8 @@ impl Given {
         Ok(Self {
             settings: sidecar.settings.unwrap_or_default(),
             limits: sidecar.limits,
+            mode: sidecar.mode,
+            sha256: sidecar.sha256,
         })
     }
 
@@ -54,7 +60,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("any-name.toml");
         fs::write(&path, "[limits]\ncall-fuel = 1000\n").unwrap();
-        let Given { settings, limits } = Given::read(Some(&path)).unwrap();
+        let given = Given::read(Some(&path)).unwrap();
+        let (settings, limits) = (given.settings, given.limits);
         assert_eq!((settings, limits.call_fuel), (Map::new(), 1000));
         assert_eq!(limits.row_fuel, Limits::default().row_fuel);
     }

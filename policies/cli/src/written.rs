@@ -6,6 +6,9 @@ use std::path::Path;
 /// Folders that builds and tests write to.
 const MADE: [&str; 4] = ["target", "found", "node_modules", "__pycache__"];
 
+/// A file that each virtual environment of Python has in its folder. What is in it was installed.
+const INSTALLED: &str = "pyvenv.cfg";
+
 /// The folder that builds of interpreted languages write to. In a crate, one deeper down is a module.
 pub(crate) const BUILD: &str = "build";
 
@@ -27,7 +30,9 @@ fn walk_into(root: &Path, folder: &Path, (enter, found): Visitor<'_>) {
         }
         // A link is not followed: it may lead back.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let is_made = MADE.contains(&&*name) || (folder == root && name == BUILD);
+            let is_made = MADE.contains(&&*name)
+                || (folder == root && name == BUILD)
+                || path.join(INSTALLED).is_file();
             if !is_made {
                 walk_into(root, &path, (enter, found));
             }
@@ -56,6 +61,7 @@ mod tests {
             "build/guest",
             "node_modules/x",
             "__pycache__",
+            "environment/bin",
         ] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
@@ -76,6 +82,8 @@ mod tests {
             "build/guest/main.js",
             "node_modules/x/x.js",
             "__pycache__/x.pyc",
+            "environment/pyvenv.cfg",
+            "environment/bin/x.py",
         ];
         for file in written.iter().chain(&made) {
             fs::write(root.join(file), "x").unwrap();

@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pointsman_component::{
     CompileCache, Digest, EmbeddedPolicy, Limits, LoadError, Made, PolicyComponent, PolicyEngine,
 };
-use pointsman_interface::{Bounds, Hook};
-use pointsman_policy::{Mode, Runner, self_test};
+use pointsman_interface::Bounds;
+use pointsman_policy::{Runner, self_test};
 use pointsman_sidecar::Sidecar;
 use tracing::warn;
 
@@ -114,7 +114,8 @@ impl Job {
         let source = self.sidecar.source(component, self.bounds);
         let source = source.named(&self.name);
         let version = Version::new(self.origin.clone(), source, &self.sidecar, text);
-        check_mode(&version)?;
+        let checked = version.mode.check(version.hooks);
+        checked.map_err(|error| Failure::new(ReloadStep::Validate, &error))?;
         Ok(version)
     }
 }
@@ -201,20 +202,6 @@ fn test(version: &Version, tested: &Tested, attempt: &mut Attempt) -> Result<(),
 impl Tested {
     fn list(&self) -> MutexGuard<'_, VecDeque<(Digest, Limits)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Refuses a canary without a question that can be put to it.
-fn check_mode(version: &Version) -> Result<(), Failure> {
-    let mut hooks = version.hooks.iter();
-    match version.mode {
-        Mode::Canary(_) if !hooks.any(Hook::is_by_request) => Err(Failure {
-            step: ReloadStep::Validate,
-            why: "mode is canary, and it exports neither admission nor routing: only there can \
-                  tenants be told apart"
-                .to_owned(),
-        }),
-        Mode::Canary(_) | Mode::Enforce | Mode::Shadow => Ok(()),
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use pointsman_component::read_component;
 use pointsman_policy::{Cause, Commit, Committed, Quarantined};
 
 use super::Reconciler;
+use crate::binding::Place;
 use crate::port::{HostEnded, PolicyPort};
-use crate::registry::{Installed, Origin, Version};
+use crate::registry::{Installed, Version};
 use crate::report::{ReloadStep, TransactionOutcome, Trigger, VersionRefusal};
 use crate::tell;
 
@@ -93,6 +93,10 @@ impl<P: PolicyPort> Reconciler<P> {
         if cause == Some(Cause::Faulted) && !lost.held.is_empty() {
             self.leave_closed(name, version);
         }
+        // What decides in its stead shall do so after a restart, too.
+        if let Some(older) = self.registry.entry(name).proven().cloned() {
+            self.keep(name, &older);
+        }
         if self.state.remembered().last_good.get(name) == Some(&version.as_last_good()) {
             self.state.change(|state| state.last_good.remove(name));
         }
@@ -105,16 +109,22 @@ impl<P: PolicyPort> Reconciler<P> {
 
     /// Keeps `version`, which has stood its probation, as the last good one.
     fn prove(&mut self, name: &str, version: &Version) {
-        let digest = version.source.digest();
-        if let Origin::File(path) = &version.origin {
-            let kept = self.state.code(digest);
-            // A file that has changed meanwhile will have its own probation.
-            if let Some(code) = kept.or_else(|| read_component(path, digest)) {
-                self.state.prove(name, &code, version.sidecar.clone());
-            }
+        let entry = self.registry.entry(name);
+        // One that stands behind a newer one which has proven itself does not take its place.
+        let is_behind = entry.proven().is_some_and(|it| !it.is_same(version));
+        if !is_behind {
+            self.keep(name, version);
         }
+        let digest = version.source.digest();
         self.transactions
             .end_new(name, digest, TransactionOutcome::Proven);
+    }
+
+    /// Keeps a version as the last good one of the file `name`, whatever is in the folder by now.
+    fn keep(&mut self, name: &str, good: &Version) {
+        if let (Place::Folder, Some(code)) = (good.place(), good.source.code()) {
+            self.state.prove(name, code.bytes(), good.sidecar.clone());
+        }
     }
 
     /// True if `version` is in quarantine for its faults.

@@ -124,15 +124,17 @@ impl<P: PolicyPort> Reconciler<P> {
     fn set_mode(&mut self, name: &str, mode: Mode) -> Result<(), OrderError> {
         let (_, hooks) = self.known(name)?;
         let instead_of = self.mode_of_file(name)?;
-        let tried: HookSet = hooks.iter().filter(|hook| hook.is_by_request()).collect();
+        self.check_going_on(name)?;
+        let checked = mode.check(hooks);
+        checked.map_err(|_no_hook| OrderError::NoCanary(name.to_owned()))?;
         let wanted = match mode {
             // The binding rule says which hooks it gets, if any.
             Mode::Enforce => None,
             Mode::Shadow => Some(Assignment::Shadow(hooks)),
-            Mode::Canary(_) if tried.is_empty() => {
-                return Err(OrderError::NoCanary(name.to_owned()));
+            Mode::Canary(share) => {
+                let tried = hooks.iter().filter(|hook| hook.is_by_request());
+                Some(Assignment::Canary(tried.collect(), share))
             }
-            Mode::Canary(share) => Some(Assignment::Canary(tried, share)),
         };
         let order = |state: &mut Remembered| {
             let order = ModeOrder { mode, instead_of };
@@ -147,6 +149,7 @@ impl<P: PolicyPort> Reconciler<P> {
             return Err(OrderError::InForce(name.to_owned()));
         }
         let instead_of = self.mode_of_file(name)?;
+        self.check_going_on(name)?;
         let order = |state: &mut Remembered| {
             let mode = Mode::Enforce;
             let order = ModeOrder { mode, instead_of };
@@ -241,6 +244,16 @@ impl<P: PolicyPort> Reconciler<P> {
         let version = entry.and_then(|entry| entry.version(Place::Folder));
         let version = version.ok_or_else(|| OrderError::Embedded(name.to_owned()))?;
         Ok(version.mode)
+    }
+
+    /// Refuses a shadow that its faults have ended. The host still has it, so that nothing would change.
+    fn check_going_on(&self, name: &str) -> Result<(), OrderError> {
+        let serving = self.registry.get(name).and_then(|entry| entry.serving());
+        let shadow = serving.filter(|it| matches!(it.assignment, Assignment::Shadow(_)));
+        match shadow.and_then(|it| self.in_quarantine(&it.version)) {
+            Some(Failure { step, why }) => Err(OrderError::Failed { step, why }),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! From files in the folder to versions that can be put in force.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -212,7 +213,11 @@ impl<P: PolicyPort> Reconciler<P> {
     fn take_version(&mut self, name: &str, version: Arc<Version>, started: Option<Started>) {
         let entry = self.registry.entry(name);
         let newest = entry.version(Place::Folder);
-        let is_newest = newest.is_some_and(|newest| newest.is_same(&version));
+        let newest = newest.filter(|newest| newest.is_same(&version));
+        let is_newest = newest.is_some();
+        // One on probation with other settings may have the same code.
+        let good = self.state.remembered().last_good.get(name);
+        let is_good = newest.is_some_and(|newest| good == Some(&newest.as_last_good()));
         // The host has judged the newest one: a shadow that has ended may stay.
         if (started.is_some() || !is_newest)
             && let Some(failure) = self.in_quarantine(&version)
@@ -232,7 +237,7 @@ impl<P: PolicyPort> Reconciler<P> {
         if is_of_files {
             entry.accept();
         }
-        entry.on_disk.get_or_insert_default().version = Some(Arc::clone(&version));
+        entry.renew(&version);
         self.state.change(|state| {
             // The mode was ordered in the place of one that the file does not say any more. A last good
             // version says what another file said.
@@ -242,17 +247,16 @@ impl<P: PolicyPort> Reconciler<P> {
             {
                 state.modes.remove(name);
             }
-            if is_newest
-                && let Some(good) = state.last_good.get_mut(name)
-                && good.digest == version.source.digest()
-            {
-                good.sidecar.clone_from(&version.sidecar);
+            if is_good {
+                state
+                    .last_good
+                    .insert(name.to_owned(), version.as_last_good());
             }
         });
     }
 
     /// The reason to refuse `version`, if it is in quarantine: then it claims nothing.
-    fn in_quarantine(&self, version: &Version) -> Option<Failure> {
+    pub(super) fn in_quarantine(&self, version: &Version) -> Option<Failure> {
         let quarantine = &self.state.remembered().quarantine;
         let listed = listed(quarantine, version)?;
         let (name, detail) = (&listed.name, &listed.detail);
@@ -340,7 +344,9 @@ impl<P: PolicyPort> Reconciler<P> {
             // The last good versions are of other files.
             return self.state.change(|state| state.last_good.clear());
         };
-        let names = remembered.last_good.keys().cloned();
+        let (good, modes) = (&remembered.last_good, &remembered.modes);
+        let names: BTreeSet<&String> = good.keys().chain(modes.keys()).collect();
+        let names = names.into_iter().cloned();
         self.folder
             .expect(seen.clone(), names, self.transactions.at);
     }

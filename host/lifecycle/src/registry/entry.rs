@@ -49,6 +49,7 @@ pub(crate) struct Version {
 #[derive(Debug)]
 pub(crate) struct Installed {
     pub(crate) number: u32,
+    /// The version, with the rest of its sidecar as it was last seen.
     pub(crate) version: Arc<Version>,
     /// The assignment that was wanted at the installation.
     pub(crate) assignment: Assignment,
@@ -437,6 +438,16 @@ impl Entry {
         }
     }
 
+    /// Makes `version` the newest of the file that is of use. Where the host has it, only the rest of the
+    /// sidecar may differ, which counts there, too.
+    pub(crate) fn renew(&mut self, version: &Arc<Version>) {
+        let installed = self.installed.iter_mut();
+        for it in installed.filter(|it| it.version.is_same(version)) {
+            it.version = Arc::clone(version);
+        }
+        self.on_disk.get_or_insert_default().version = Some(Arc::clone(version));
+    }
+
     /// The newest version from `place`, if the host has that version. Only the newest counts: an
     /// older one, even with the same code, lacks the state that later ones have gathered.
     fn installed(&self, place: Place) -> Option<&Installed> {
@@ -456,6 +467,14 @@ impl Entry {
     pub(super) fn trying(&self, wanted: Assignment) -> Option<&Installed> {
         let installed = self.installed(Place::Folder)?;
         (installed.assignment == wanted).then_some(installed)
+    }
+
+    /// The newest version of the file, if it holds hooks and has proven itself, and none is left closed.
+    pub(crate) fn proven(&self) -> Option<&Arc<Version>> {
+        let holding = self.enforcing(Place::Folder)?;
+        let is_proven = !holding.held.is_empty() && !holding.is_on_probation;
+        let version = self.version(Place::Folder)?;
+        (is_proven && self.closed.is_empty()).then_some(version)
     }
 
     /// The current version, if the host has that version.

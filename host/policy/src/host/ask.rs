@@ -24,6 +24,7 @@ impl PolicyHost {
                 continue;
             };
             if member.rests(&mut self.shared, asking) {
+                self.answered[hook].pass_over(policy);
                 continue;
             }
             match member.ask(&mut self.shared, asking) {

@@ -96,22 +96,25 @@ impl PolicyHost {
         hooks: HookSet,
         share: CanaryShare,
     ) -> Result<(), BindError> {
-        if let Some(hook) = hooks.iter().find(|hook| !hook.is_by_request()) {
-            return Err(BindError::NoCanary(hook));
-        }
+        check_by_request(hooks)?;
         self.check_exported(policy, hooks)?;
         self.check_listed(policy)?;
-        self.end_shadow(now, policy);
-        if let Some(member) = self.members.get_mut(&policy)
-            && !hooks.is_empty()
-        {
-            member.was_bound = true;
-        }
-        for hook in hooks.iter() {
-            self.chains[hook].put_canary(Canary { policy, share });
-        }
+        self.put_canary(now, Canary { policy, share }, hooks);
         self.retire(now);
         Ok(())
+    }
+
+    /// Lets a policy, if it is there, be the canary for `hooks`, which it exports. Policies that lose their
+    /// last hook by this are members until [`Self::retire`] is called.
+    pub(super) fn put_canary(&mut self, now: Micros, canary: Canary, hooks: HookSet) {
+        let Some(member) = self.members.get_mut(&canary.policy) else {
+            return;
+        };
+        member.was_bound |= !hooks.is_empty();
+        self.end_shadow(now, canary.policy);
+        for hook in hooks.iter() {
+            self.chains[hook].put_canary(canary);
+        }
     }
 
     /// Puts `policy` in force for the hooks for which it is a canary or a shadow, and returns these
@@ -193,5 +196,13 @@ impl PolicyHost {
         1 + same
             .take_while(|id| canary.arm_of(view, **id) == arm)
             .count()
+    }
+}
+
+/// Refuses hooks at which no canary can be asked.
+pub(super) fn check_by_request(hooks: HookSet) -> Result<(), BindError> {
+    match hooks.iter().find(|hook| !hook.is_by_request()) {
+        Some(hook) => Err(BindError::NoCanary(hook)),
+        None => Ok(()),
     }
 }

@@ -8,8 +8,12 @@
 use pointsman_component::Digest;
 use pointsman_core::{Hook, HookSet, Micros};
 
+use super::canary::check_by_request;
 use super::shadow::SHADOWS_MAX;
-use super::{BindError, FaultDump, OnFailure, PolicyHost, Probation, Quarantined, Retired};
+use super::{
+    BindError, Canary, FaultDump, OnFailure, PolicyHost, Probation, Quarantined, Retired,
+    check_exports,
+};
 
 use crate::mode::{CanaryShare, Mode};
 use crate::runner::Runner;
@@ -99,7 +103,7 @@ pub enum CommitError {
     Bind(#[from] BindError),
 }
 
-// === impl Commit and Assignment ===
+// === impl Commit, Install and Assignment ===
 
 impl Commit {
     /// True if the commit changes nothing. Its answer still says what is in force.
@@ -114,6 +118,18 @@ impl Commit {
             && self.eject.is_empty()
             && self.on_failure.is_none()
             && self.close.is_empty()
+    }
+}
+
+impl Install {
+    /// Refuses hooks that the policy cannot have in this way.
+    fn check(&self) -> Result<(), BindError> {
+        let wanted = self.assignment.hooks().union(self.default_of);
+        check_exports(&self.policy, wanted)?;
+        match self.assignment {
+            Assignment::Canary(hooks, _) => check_by_request(hooks),
+            Assignment::Enforce(_) | Assignment::Shadow(_) => Ok(()),
+        }
     }
 }
 
@@ -152,11 +168,14 @@ impl PolicyHost {
         }
         let installed = self.install(now, commit.install)?;
         for (policy, why) in commit.roll_back {
-            self.rollback(now, policy, why)?;
+            // It is gone by now if it faulted once too often at the snapshot for whoever displaces it.
+            drop(self.rollback(now, policy, why));
         }
         for (policy, hooks) in commit.bind {
-            self.bind(now, policy, hooks)?;
+            self.put(now, policy, hooks);
         }
+        // Not before: whoever has lost its last hook to one policy may have got another hook since.
+        self.retire(now);
         for policy in commit.remove {
             self.remove(now, policy);
         }
@@ -193,10 +212,14 @@ impl PolicyHost {
     fn install(&mut self, now: Micros, installs: Vec<Install>) -> Result<Vec<u32>, CommitError> {
         let mut installed = Vec::new();
         for (at, install) in installs.into_iter().enumerate() {
-            let (assignment, default_of) = (install.assignment, install.default_of);
-            let added = self.add(install.policy).and_then(|number| {
-                installed.push((number, assignment, install.probation));
-                self.set_default(now, number, default_of)?;
+            let Install {
+                policy,
+                assignment,
+                default_of,
+                probation,
+            } = install;
+            let added = self.add(policy).and_then(|number| {
+                installed.push((number, assignment, default_of, probation));
                 // A shadow needs a thread, which may not be had.
                 match assignment {
                     Assignment::Shadow(hooks) => self.begin_shadow(now, number, hooks),
@@ -210,16 +233,18 @@ impl PolicyHost {
                 return Err(CommitError::Install { at, error });
             }
         }
-        for (policy, assignment, probation) in &installed {
-            match assignment {
+        for (policy, assignment, default_of, probation) in &installed {
+            let policy = *policy;
+            self.put_default(policy, *default_of);
+            match *assignment {
                 Assignment::Enforce(hooks) => {
-                    self.bind(now, *policy, *hooks)?;
+                    self.put(now, policy, hooks);
                     if let Some(terms) = probation {
-                        self.begin_probation(now, *policy, *terms)?;
+                        self.begin_probation(now, policy, *terms)?;
                     }
                 }
                 Assignment::Canary(hooks, share) => {
-                    self.bind_canary(now, *policy, *hooks, *share)?;
+                    self.put_canary(now, Canary { policy, share }, hooks);
                 }
                 Assignment::Shadow(_) => {}
             }
@@ -230,15 +255,14 @@ impl PolicyHost {
     /// Refuses what would make a step fail half way through.
     fn check(&self, commit: &Commit) -> Result<(), CommitError> {
         for (at, install) in commit.install.iter().enumerate() {
-            let mut hooks = install.assignment.hooks().iter();
-            let has = install.policy.hooks();
-            if let Some(missing) = hooks.find(|hook| !has.contains(*hook)) {
-                let error = BindError::NotExported(missing);
-                return Err(CommitError::Install { at, error });
-            }
+            let checked = install.check();
+            checked.map_err(|error| CommitError::Install { at, error })?;
         }
         for (policy, hooks) in &commit.bind {
             self.check_exported(*policy, *hooks)?;
+            if commit.roll_back.iter().any(|(gone, _)| gone == policy) {
+                return Err(BindError::Unknown(*policy).into());
+            }
         }
         for (policy, _) in &commit.roll_back {
             self.hooks(*policy).ok_or(BindError::Unknown(*policy))?;

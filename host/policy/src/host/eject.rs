@@ -27,11 +27,17 @@ impl PolicyHost {
         hooks: HookSet,
     ) -> Result<(), BindError> {
         self.check_exported(policy, hooks)?;
+        self.put_default(policy, hooks);
+        self.retire(now);
+        Ok(())
+    }
+
+    /// Makes `policy` the embedded default of `hooks`, which it exports. An earlier one that has no hook is a
+    /// member until [`Self::retire`] is called.
+    pub(super) fn put_default(&mut self, policy: u32, hooks: HookSet) {
         for hook in hooks.iter() {
             self.defaults[hook] = Some(policy);
         }
-        self.retire(now);
-        Ok(())
     }
 
     /// The embedded default of `hook`.

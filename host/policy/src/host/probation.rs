@@ -3,7 +3,8 @@
 //! [`PolicyHost::begin_probation`] starts it. From then on each answer is compared with what the
 //! displaced policy would have cost, and the first sum that is out of line rolls the policy back:
 //! the displaced one is in force again, with its state at the swap, and the fingerprint of the new
-//! one is listed so that it is not added again. See
+//! one is listed so that it is not added again. An instance that has not been asked since the swap goes
+//! on: it has that state. See
 //! `host/docs/adr/0008-a-policy-is-proven-against-the-one-it-displaces.md` for the comparisons and
 //! their reasons.
 //!
@@ -25,6 +26,7 @@ use pointsman_core::{Hook, HookMap, Micros, Refusal};
 
 use super::PolicyHost;
 use super::event::PolicyEventKind;
+use super::member::Member;
 use super::quarantine::Cause;
 use crate::host::BindError;
 
@@ -149,8 +151,7 @@ pub(crate) struct Trial {
     since: Micros,
     /// By hook, the record of the policy that was displaced there.
     before: HookMap<Option<Box<Record>>>,
-    /// States of the displaced policies at the swap.
-    pub(super) states: Vec<(u32, Option<Vec<u8>>)>,
+    displaced: Vec<Displaced>,
     questions: u32,
     faults: u32,
     rows: u64,
@@ -161,6 +162,18 @@ pub(crate) struct Trial {
     fuel: u64,
     /// Sums over the questions that could be compared.
     fuel_compared: FuelCompared,
+}
+
+/// A displaced policy as it was at the swap.
+#[derive(Debug)]
+struct Displaced {
+    policy: u32,
+    /// Its state; absent: it had none.
+    state: Option<Vec<u8>>,
+    /// Number of its instance.
+    generation: u32,
+    /// Number of its answers.
+    answers: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -243,7 +256,7 @@ impl Trial {
             terms,
             since: now,
             before: HookMap::default(),
-            states: Vec::new(),
+            displaced: Vec::new(),
             questions: 0,
             faults: 0,
             rows: 0,
@@ -344,6 +357,25 @@ impl Trial {
     }
 }
 
+// === impl Displaced ===
+
+impl Displaced {
+    fn new(member: &Member, state: Option<Vec<u8>>) -> Self {
+        Self {
+            policy: member.number,
+            state,
+            generation: member.runner.counters().generation,
+            answers: member.stats.answers.total(),
+        }
+    }
+
+    /// True if the policy has the same instance as at the swap, which has answered nothing since.
+    fn is_unasked(&self, member: &Member) -> bool {
+        self.generation == member.runner.counters().generation
+            && self.answers == member.stats.answers.total()
+    }
+}
+
 // === impl PolicyHost ===
 
 impl PolicyHost {
@@ -367,10 +399,12 @@ impl PolicyHost {
         for hook in self.in_force(policy).iter() {
             let displaced = self.chains[hook].behind;
             let Some(number) = displaced else { continue };
-            let known = trial.states.iter().any(|(kept, _)| *kept == number);
+            let known = trial.displaced.iter().any(|it| it.policy == number);
             if !known {
                 let state = self.handover(now, number).map(|snapshot| snapshot.state);
-                trial.states.push((number, state));
+                let member = self.members.get(&number);
+                let displaced = member.map(|member| Displaced::new(member, state));
+                trial.displaced.extend(displaced);
             }
             let member = self.members.get(&number);
             trial.before[hook] = member.map(|member| Box::new(member.record.clone()));
@@ -449,12 +483,14 @@ impl PolicyHost {
         let (trial, given_up) = member.map_or((None, None), |member| {
             (member.trial.take(), member.gave_up.take())
         });
-        for (number, state) in trial.into_iter().flat_map(|trial| trial.states) {
+        for displaced in trial.into_iter().flat_map(|trial| trial.displaced) {
             // A policy that went on with other hooks has a state that is newer than this one.
-            let went_on = !self.in_force(number).is_empty();
-            let member = self.members.get_mut(&number);
-            if let Some(member) = member.filter(|_| !went_on) {
-                member.restart(state, now, &mut self.shared);
+            let went_on = !self.in_force(displaced.policy).is_empty();
+            let member = self.members.get_mut(&displaced.policy);
+            // One that was not asked has it still, and can answer at once.
+            let changed = member.filter(|member| !went_on && !displaced.is_unasked(member));
+            if let Some(member) = changed {
+                member.restart(displaced.state, now, &mut self.shared);
             }
         }
         let mut to = Vec::new();

@@ -42,7 +42,9 @@ impl PolicyHost {
         if self.shadow_places(&[]) == 0 {
             return Err(BindError::TooManyShadows(SHADOWS_MAX));
         }
-        self.begin_shadow(now, policy, hooks)
+        self.begin_shadow(now, policy, hooks)?;
+        self.retire(now);
+        Ok(())
     }
 
     /// The number of shadows for which there is a place, once those `leaving` have gone.
@@ -54,7 +56,7 @@ impl PolicyHost {
         SHADOWS_MAX.saturating_sub(taken.count())
     }
 
-    /// Makes `policy` a shadow, for which there is a place.
+    /// Makes `policy` a shadow, for which there is a place. It stays a member without any other hook.
     pub(super) fn begin_shadow(
         &mut self,
         now: Micros,
@@ -77,7 +79,6 @@ impl PolicyHost {
         for chain in self.chains.values_mut() {
             chain.remove(policy);
         }
-        self.retire(now);
         Ok(())
     }
 

@@ -137,9 +137,15 @@ impl Runner {
         }
     }
 
-    /// True while it is too early to ask it: during its back-off, while its next instance is made
-    /// elsewhere and told `rows`, or while another runner has its instance.
+    /// True while it is too early to ask it: while it [pauses](Self::pauses), and while its next instance
+    /// is told `rows` elsewhere.
     pub(crate) fn rests(&mut self, now: Micros, rows: &dyn Rows) -> bool {
+        self.pauses(now) || self.begin_telling(now, rows)
+    }
+
+    /// True during its back-off, while a thread makes its next instance or tells that what there is, and
+    /// while another runner has its instance.
+    pub(crate) fn pauses(&mut self, now: Micros) -> bool {
         self.begin_restart();
         let Life::Down(pause) = &mut self.life else {
             return matches!(self.life, Life::Lent);
@@ -150,8 +156,7 @@ impl Runner {
         pause.join();
         match &pause.coming {
             Some(Coming::Underway(..)) => true,
-            Some(Coming::There(_)) => self.begin_telling(now, rows),
-            Some(Coming::Briefed(_)) => false,
+            Some(Coming::There(_) | Coming::Briefed(_)) => false,
             // A thread could not be had.
             None => self.restarts == Restarts::Elsewhere,
         }

@@ -15,7 +15,7 @@ use crate::stage::{HeldCompiler, Stage, StageConfig, compilations_noted, compone
 use crate::{HELD, SMALL};
 
 /// The smallest probation there is.
-fn soon_proven(_: &Path, config: &mut StageConfig) {
+pub(crate) fn soon_proven(_: &Path, config: &mut StageConfig) {
     config.policies.probation = Probation {
         questions: 1,
         micros: 0,
@@ -24,7 +24,7 @@ fn soon_proven(_: &Path, config: &mut StageConfig) {
 }
 
 /// A stage where `bytes` have proven themselves as `mine.wasm`, with these settings.
-fn proven(bytes: &[u8], sidecar: Option<&str>) -> Stage {
+pub(crate) fn proven(bytes: &[u8], sidecar: Option<&str>) -> Stage {
     let mut stage = Stage::with(&["aging"], soon_proven);
     stage.write("mine.wasm", bytes);
     if let Some(text) = sidecar {
@@ -35,13 +35,13 @@ fn proven(bytes: &[u8], sidecar: Option<&str>) -> Stage {
     stage
 }
 
-fn prove(stage: &mut Stage) {
+pub(crate) fn prove(stage: &mut Stage) {
     stage.ask_often(2);
     stage.look();
     assert_eq!(stage.last().outcome, TransactionOutcome::Proven);
 }
 
-fn digest(stage: &Stage) -> Option<Digest> {
+pub(crate) fn digest(stage: &Stage) -> Option<Digest> {
     stage.holder(Hook::Priority).map(|(_, digest)| digest)
 }
 

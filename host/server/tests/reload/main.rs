@@ -7,6 +7,7 @@
 )]
 
 mod folder;
+mod good;
 mod lives;
 mod orders;
 mod refused;

@@ -31,11 +31,12 @@ use pointsman_lifecycle::report::{
 use pointsman_lifecycle::settings::LifecycleSettings;
 use pointsman_lifecycle::{ReconcilerSpec, waker};
 use pointsman_policy::{
-    Briefing, Commit, CommitError, Committed, Patience, PolicyHost, PolicyStatus, Probation,
-    ShadowReport, Snapshot,
+    Briefing, Commit, CommitError, Committed, OnFailure, Patience, PolicyHost, PolicyStatus,
+    Probation, ShadowReport, Snapshot,
 };
 use pointsman_server::embedded;
 use pointsman_state::State;
+use pointsman_testkit::component::component_path;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
@@ -305,6 +306,11 @@ impl Stage {
         self.home.path()
     }
 
+    /// Has the next life watch another folder.
+    pub(crate) fn give_folder(&mut self, folder: PathBuf) {
+        self.config.policies.folder = Some(folder);
+    }
+
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.home.path().join("policies.d").join(file)
     }
@@ -490,6 +496,12 @@ impl Stage {
         self.port.driver.borrow().policies().status().collect()
     }
 
+    /// The fate of arrivals that no policy answers for.
+    pub(crate) fn on_failure(&self) -> OnFailure {
+        let driver = self.port.driver.borrow();
+        driver.policies().on_failure(Hook::Admission)
+    }
+
     /// The policy in force for `hook`, by the name the reconciler knows it, and its code; absent:
     /// the built-in rule.
     pub(crate) fn holder(&self, hook: Hook) -> Option<(String, Digest)> {
@@ -549,11 +561,8 @@ pub(crate) fn machine() -> Machine {
 
 /// A component that `cargo xtask policies` has built.
 pub(crate) fn component(name: &str) -> Vec<u8> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let path = target.join("policies").join(format!("{name}.wasm"));
-    fs::read(&path).unwrap_or_else(|error| {
-        panic!("{}: {error}: run `cargo xtask policies`", path.display());
-    })
+    let wasm = fs::read(component_path(name));
+    wasm.unwrap_or_else(|error| panic!("{name}: {error}: run `cargo xtask policies`"))
 }
 
 /// The same policy with another digest: a custom section more.

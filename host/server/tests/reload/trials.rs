@@ -227,6 +227,32 @@ fn an_order_to_enforce_what_is_in_quarantine_fails_and_leaves_it_where_it_is() {
 }
 
 #[test]
+fn an_order_to_shadow_or_promote_a_shadow_that_has_ended_says_to_release_it() {
+    let (mut stage, number) = ended_shadow();
+    let policy = || "mine".to_owned();
+    let mode = Mode::Shadow;
+    let orders = [
+        Order::Mode {
+            policy: policy(),
+            mode,
+        },
+        Order::Promote { policy: policy() },
+    ];
+    for order in orders {
+        let error = stage.order(order).unwrap_err();
+        let OrderError::Failed { step, why } = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(step, ReloadStep::Bind, "{why}");
+        let says = "it is in quarantine until its code, settings or limits change, or \
+                    `pointsman policy release mine` lets it be tried again: ";
+        assert!(why.contains(says), "{why}");
+        assert_eq!(stage.policy("mine").unwrap().number, Some(number));
+        assert_eq!(stage.holders(), HELD);
+    }
+}
+
+#[test]
 fn a_shadow_that_its_faults_have_ended_begins_anew_once_it_is_released() {
     let (mut stage, number) = ended_shadow();
     let fingerprint = stage.report().quarantine[0].fingerprint;
@@ -298,6 +324,11 @@ fn a_version_that_stands_its_probation_is_said_to_be_proven() {
 
 // === Closed hooks ===
 
+fn is_closed(stage: &Stage) -> bool {
+    let driver = stage.port.driver.borrow();
+    driver.policies().closed().contains(Hook::Admission)
+}
+
 #[test]
 fn a_hook_that_fails_closed_stays_closed_when_its_policy_goes_into_quarantine() {
     let mut stage = Stage::with(&DEFAULTS, |_, _| {});
@@ -306,30 +337,22 @@ fn a_hook_that_fails_closed_stays_closed_when_its_policy_goes_into_quarantine() 
     let closed = format!("on-failure = {{ admission = 'closed' }}\n{traps}");
     stage.write("mine.toml", closed);
     stage.settle();
-    let on_failure = |stage: &Stage| {
-        let driver = stage.port.driver.borrow();
-        driver.policies().on_failure(Hook::Admission)
-    };
-    assert_eq!(on_failure(&stage), OnFailure::Closed);
+    assert_eq!(stage.on_failure(), OnFailure::Closed);
     stage.ask_often(301);
     stage.poll();
-    let is_closed = |stage: &Stage| {
-        let driver = stage.port.driver.borrow();
-        driver.policies().closed().contains(Hook::Admission)
-    };
-    assert!(is_closed(&stage) && on_failure(&stage) == OnFailure::Closed);
+    assert!(is_closed(&stage) && stage.on_failure() == OnFailure::Closed);
     let closed = Conflict::Closed {
         hook: Hook::Admission,
         policy: "mine".to_owned(),
     };
     assert_eq!(stage.report().conflicts, [closed]);
     let mut stage = stage.restart(|_| {});
-    assert!(is_closed(&stage) && on_failure(&stage) == OnFailure::Closed);
+    assert!(is_closed(&stage) && stage.on_failure() == OnFailure::Closed);
     // A version that is of use opens it again.
     stage.remove("mine.toml");
     stage.settle();
     assert_eq!(stage.holders(), ["mine"; 5]);
-    assert!(!is_closed(&stage) && on_failure(&stage) == OnFailure::Fallback);
+    assert!(!is_closed(&stage) && stage.on_failure() == OnFailure::Fallback);
     assert_eq!(stage.report().conflicts, []);
 }
 
@@ -341,18 +364,28 @@ fn what_happens_on_failure_changes_with_the_sidecar_alone() {
     let number = stage.policy("mine").unwrap().number;
     stage.write("mine.toml", "on-failure = { admission = 'closed' }");
     stage.settle();
-    let on_failure = stage
-        .port
-        .driver
-        .borrow()
-        .policies()
-        .on_failure(Hook::Admission);
-    assert_eq!(on_failure, OnFailure::Closed);
+    assert_eq!(stage.on_failure(), OnFailure::Closed);
     assert_eq!(
         stage.policy("mine").unwrap().number,
         number,
         "it was not started again"
     );
+}
+
+#[test]
+fn a_hook_stays_closed_where_its_policy_was_in_force_before_the_sidecar_said_so() {
+    let mut stage = Stage::new();
+    let traps = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300\n";
+    stage.write("mine.wasm", component("test/hostile"));
+    stage.write("mine.toml", traps);
+    stage.settle();
+    let closed = format!("on-failure = {{ admission = 'closed' }}\n{traps}");
+    stage.write("mine.toml", closed);
+    stage.settle();
+    stage.ask_often(301);
+    stage.poll();
+    assert_eq!(stage.report().quarantine.len(), 1);
+    assert!(is_closed(&stage) && stage.on_failure() == OnFailure::Closed);
 }
 
 // === Pins ===

@@ -143,7 +143,8 @@ fn digest(folder: &Path, files: &[File]) -> Result<String> {
     for path in paths {
         let within = path.strip_prefix(folder).unwrap_or(&path);
         if !is_beside(within) {
-            let bytes = fs::read(&path).with_context(|| format!("{} not read", path.display()))?;
+            let bytes = contents(&path);
+            let bytes = bytes.with_context(|| format!("{} not read", path.display()))?;
             part(&mut all, within, &bytes);
         }
     }
@@ -151,6 +152,14 @@ fn digest(folder: &Path, files: &[File]) -> Result<String> {
         part(&mut all, path, text.as_bytes());
     }
     Ok(Digest::of(&all).to_string())
+}
+
+/// The bytes of a file; of a link that leads to a folder or nowhere, its own. Such a folder is not gone through.
+fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    if path.is_symlink() && !path.is_file() {
+        return Ok(fs::read_link(path)?.into_os_string().into_encoded_bytes());
+    }
+    fs::read(path)
 }
 
 /// True for files that no component is made of.
@@ -191,6 +200,8 @@ fn remove(removed: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use pointsman_core::Hook;
 
     use super::*;
@@ -221,6 +232,29 @@ mod tests {
             write(file, text);
             assert_ne!(of("y"), before, "{file}");
         }
+    }
+
+    #[test]
+    fn links_to_folders_and_to_nowhere_are_no_hindrance() {
+        let home = tempfile::tempdir().unwrap();
+        let of = || digest(home.path(), &[]).unwrap();
+        fs::create_dir(home.path().join("lib")).unwrap();
+        fs::write(home.path().join(".file"), "1").unwrap();
+        let link = |to: &str| {
+            let link = home.path().join("link");
+            remove(fs::remove_file(&link)).unwrap();
+            symlink(to, link).unwrap();
+        };
+        let mut seen = vec![of()];
+        for to in ["lib", "nowhere", ".file"] {
+            link(to);
+            let made_of = of();
+            assert!(!seen.contains(&made_of), "{to}");
+            seen.push(made_of);
+        }
+        // A file is read where it is.
+        fs::write(home.path().join(".file"), "2").unwrap();
+        assert!(!seen.contains(&of()));
     }
 
     #[test]

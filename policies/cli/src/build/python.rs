@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -17,6 +18,10 @@ const REQUIREMENTS: &str = "requirements.txt";
 const MAIN: &str = "policy.py";
 /// The virtual environment of a policy's folder.
 const ENVIRONMENT: &str = "build/python";
+/// Its Python.
+const PYTHON: &str = "build/python/bin/python";
+/// The toolchain's program in it, which is given to that Python. By itself it would run the one at the folder's first path.
+const TOOL: &str = "build/python/bin/componentize-py";
 /// The requirements that are installed in it.
 const INSTALLED: &str = "build/python/requirements.txt";
 /// Advice where Python is missing.
@@ -105,9 +110,10 @@ fn install(folder: Folder<'_>) -> Result<()> {
         )
     })?;
     let installed = path.join(INSTALLED);
-    if !fs::read_to_string(&installed).is_ok_and(|there| there == wanted) {
+    let is_installed = fs::read_to_string(&installed).is_ok_and(|there| there == wanted);
+    if !is_installed || has_lost_its_packages(path) {
         environment(folder)?;
-        let mut pip = Command::new(path.join(ENVIRONMENT).join("bin/python"));
+        let mut pip = Command::new(path.join(PYTHON));
         pip.args([
             "-m",
             "pip",
@@ -126,11 +132,27 @@ fn install(folder: Folder<'_>) -> Result<()> {
             .with_context(|| format!("{} not written", installed.display()))?;
     }
     anyhow::ensure!(
-        path.join(ENVIRONMENT).join("bin/componentize-py").is_file(),
+        path.join(TOOL).is_file(),
         "{shown}/{REQUIREMENTS} does not name the toolchain: add a line such as \
          `componentize-py==0.25.1`",
     );
     Ok(())
+}
+
+/// True if the toolchain was installed, and the environment's Python does not find it: that Python is gone, or one of another version
+/// is in its place, which has packages of its own.
+fn has_lost_its_packages(folder: &Path) -> bool {
+    if !folder.join(TOOL).is_file() {
+        return false;
+    }
+    let mut python = Command::new(folder.join(PYTHON));
+    python
+        .args(["-I", "-c", "import componentize_py"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let status = python.status();
+    !status.is_ok_and(|status| status.success())
 }
 
 fn environment(folder: Folder<'_>) -> Result<()> {
@@ -152,9 +174,9 @@ fn environment(folder: Folder<'_>) -> Result<()> {
 /// The toolchain's call. What a policy may import is `log`: no WASI. The environment's packages can be
 /// imported, and no others of this machine.
 fn tool(folder: Folder<'_>) -> Command {
-    let environment = folder.path.join(ENVIRONMENT);
-    let mut tool = Command::new(environment.join("bin/componentize-py"));
-    tool.env("VIRTUAL_ENV", environment)
+    let mut tool = Command::new(folder.path.join(PYTHON));
+    tool.env("VIRTUAL_ENV", folder.path.join(ENVIRONMENT))
+        .arg(folder.path.join(TOOL))
         .args(["--quiet", "--wit-path", WIT, "--world", WORLD])
         .args(["componentize", "--stub-wasi"])
         .args(["--python-path", ".", "--python-path", "build/guest"])

@@ -155,6 +155,74 @@ fn a_swap_takes_the_common_hooks_and_removing_gives_them_back() {
 }
 
 #[test]
+fn a_commit_binds_a_policy_that_its_own_steps_take_the_last_hook_from() {
+    let (old, next, new) = (scripted("old"), scripted("next"), scripted("new"));
+    old.set(|script| script.hooks.insert(Hook::Routing));
+    // It stands behind on the hook that the commit binds to others.
+    for binds_new in [false, true] {
+        let mut host = host(&[&old, &next]);
+        let third = host.add(start(new.source()).unwrap()).unwrap();
+        let priority = HookSet::from_iter([Hook::Priority]);
+        let mut commit = Commit {
+            bind: vec![(0, HookSet::from_iter([Hook::Routing]))],
+            ..Commit::default()
+        };
+        if binds_new {
+            commit.bind.insert(0, (third, priority));
+        } else {
+            commit.install.push(Install {
+                policy: start(new.source()).unwrap(),
+                assignment: Assignment::Enforce(priority),
+                default_of: HookSet::EMPTY,
+                probation: None,
+            });
+        }
+        let committed = host.commit(Micros(1), commit);
+        assert!(committed.is_ok(), "{committed:?}");
+        assert_eq!(host.holder(Hook::Routing), Some(0));
+        let holder = host.holder(Hook::Priority);
+        assert!(holder.is_some_and(|it| it >= third), "{holder:?}");
+        assert_eq!(author(&mut host, 2), (Author::Policy(holder.unwrap()), 0));
+    }
+}
+
+#[test]
+fn a_commit_that_cannot_be_made_whole_changes_nothing() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = host(&[&old]);
+    let priority = HookSet::from_iter([Hook::Priority]);
+    let install = |assignment| Install {
+        policy: start(new.source()).unwrap(),
+        assignment,
+        default_of: HookSet::EMPTY,
+        probation: None,
+    };
+    let share = crate::mode::Percent::new(50).unwrap().into();
+    let at_fault = CommitError::Install {
+        at: 1,
+        error: BindError::NoCanary(Hook::Priority),
+    };
+    let taken_out = CommitError::Bind(BindError::Unknown(0));
+    for (more, roll_back, error) in [
+        (Assignment::Canary(priority, share), false, at_fault),
+        (Assignment::Enforce(HookSet::EMPTY), true, taken_out),
+    ] {
+        let rolled_back = roll_back.then(|| (0, "no".to_owned()));
+        let commit = Commit {
+            install: vec![install(Assignment::Enforce(priority)), install(more)],
+            bind: vec![(0, priority)],
+            roll_back: rolled_back.into_iter().collect(),
+            ..Commit::default()
+        };
+        let refused = host.commit(Micros(1), commit).map(|made| made.installed);
+        assert_eq!(refused, Err(error));
+        assert_eq!(host.holder(Hook::Priority), Some(0));
+        assert_eq!(host.numbers().collect::<Vec<_>>(), [0]);
+        assert_eq!(host.quarantined().count(), 0);
+    }
+}
+
+#[test]
 fn a_successor_starts_from_the_state_of_the_policy_it_replaces() {
     let policy = scripted("a");
     let mut host = host(&[&policy]);

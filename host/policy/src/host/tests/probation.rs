@@ -17,8 +17,19 @@ const TERMS: Probation = Probation {
 /// Number of the old policy's questions before the swap, enough for a mean.
 const BEFORE: u64 = 64;
 
+/// Terms that forgive one fault: the displaced policy answers that question.
+const FORGIVING: Probation = Probation {
+    faults_max: 1,
+    ..TERMS
+};
+
 /// A host in which `new` is on probation. It displaced `old`, which used `fuel` per question.
 fn on_probation(old: &Handle, fuel: u64, new: &Handle) -> PolicyHost {
+    on_probation_by(TERMS, (old, fuel), new)
+}
+
+/// [`on_probation`] by these terms.
+fn on_probation_by(terms: Probation, (old, fuel): (&Handle, u64), new: &Handle) -> PolicyHost {
     old.set(|script| script.fuel = fuel);
     let mut host = host(&[old]);
     for now in 0..BEFORE {
@@ -26,7 +37,7 @@ fn on_probation(old: &Handle, fuel: u64, new: &Handle) -> PolicyHost {
     }
     let number = host.add(start(new.source()).unwrap()).unwrap();
     host.swap(Micros(BEFORE), 0, number).unwrap();
-    host.begin_probation(Micros(BEFORE), number, TERMS).unwrap();
+    host.begin_probation(Micros(BEFORE), number, terms).unwrap();
     events(&mut host);
     old.calls();
     new.calls();
@@ -54,15 +65,13 @@ fn why(host: &mut PolicyHost) -> (Vec<u32>, RollbackWhy) {
 }
 
 #[test]
-fn one_fault_on_probation_brings_the_displaced_policy_back_with_its_state() {
+fn one_fault_on_probation_brings_the_displaced_policy_back_as_it_was() {
     let (old, new) = (scripted("old"), scripted("new"));
     let mut host = on_probation(&old, 11, &new);
     assert!(host.is_on_probation(1));
-    // The rollback restores the state at the swap, not this one.
-    old.set(|script| script.state = vec![9]);
     new.fail(&[Failing::Order]);
     assert_eq!(author(&mut host, 70), (Author::Policy(0), 1));
-    assert_eq!(old.calls(), ["configure {}", "restore [7]", "order"]);
+    assert_eq!(old.calls(), ["order"], "no fresh instance");
     assert_eq!(host.holder(Hook::Priority), Some(0));
     let (to, why) = why(&mut host);
     assert_eq!(to, [0]);
@@ -74,18 +83,37 @@ fn one_fault_on_probation_brings_the_displaced_policy_back_with_its_state() {
 }
 
 #[test]
-fn who_takes_over_from_one_that_fails_its_probation_is_told_to_have_begun_anew() {
+fn a_displaced_policy_that_was_asked_during_the_probation_comes_back_with_its_state_at_the_swap() {
     let (old, new) = (scripted("old"), scripted("new"));
-    let mut host = on_probation(&old, 11, &new);
+    let mut host = on_probation_by(FORGIVING, (&old, 11), &new);
     new.fail(&[Failing::Order]);
     assert_eq!(author(&mut host, 70), (Author::Policy(0), 1));
-    let began = Began {
-        policy: 0,
+    assert!(host.is_on_probation(1));
+    // The rollback restores the state at the swap, not this one.
+    old.set(|script| script.state = vec![9]);
+    old.calls();
+    assert_eq!(author(&mut host, 170), (Author::Policy(0), 1));
+    assert_eq!(host.holder(Hook::Priority), Some(0));
+    assert_eq!(old.calls(), ["configure {}", "restore [7]", "order"]);
+}
+
+#[test]
+fn who_takes_over_from_one_that_fails_its_probation_is_told_to_have_begun_anew() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = on_probation_by(FORGIVING, (&old, 11), &new);
+    new.fail(&[Failing::Order]);
+    for now in [70, 170] {
+        assert_eq!(author(&mut host, now), (Author::Policy(0), 1));
+    }
+    let began = |policy, state| Began {
+        policy,
         generation: 2,
-        state: Some(vec![7]),
+        state,
         was_briefed: false,
     };
-    assert_eq!(host.last_asked().began, [began]);
+    // The one that failed, too, was made anew for its last question.
+    let began = [began(1, None), began(0, Some(vec![7]))];
+    assert_eq!(host.last_asked().began, began);
     let now = counters(&host, 0);
     assert_eq!(host.last_asked().counters, Some(now));
 }

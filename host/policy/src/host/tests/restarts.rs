@@ -55,6 +55,22 @@ fn the_next_in_line_answers_until_a_fresh_instance_is_there() {
     assert_eq!(host.last_asked().began[0].generation, 2);
 }
 
+#[test]
+fn a_policy_that_nobody_asked_during_a_probation_answers_the_question_that_ends_it() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    let mut host = busy_host(&[&old, &new]);
+    host.begin_probation(Micros(0), 1, Probation::default())
+        .unwrap();
+    old.calls();
+    // Were it made anew, it would wait here.
+    let _closed = old.gate();
+    new.fail(&[Failing::Order]);
+    assert_eq!(author(&mut host, 1), (Author::Policy(0), 1));
+    assert_eq!(host.holder(Hook::Priority), Some(0));
+    assert_eq!(host.quarantined().count(), 1);
+    assert_eq!(old.calls(), ["order"]);
+}
+
 /// A machine with several rows.
 fn machine() -> Machine {
     let mut machine = Machine::new(Config::default()).unwrap();
@@ -323,6 +339,23 @@ fn an_instance_with_a_state_that_has_changed_since_is_made_anew() {
     assert_eq!(host.last_asked().began[0].state, Some(vec![2]));
     let calls = policy.calls();
     assert!(calls.contains(&"restore [2]".to_owned()), "{calls:?}");
+}
+
+#[test]
+fn a_policy_that_was_passed_over_while_it_was_told_everything_has_rested_once_that_is_done() {
+    let policy = scripted("in-force");
+    let (mut host, machine) = faulted(&policy);
+    host.take_rebound(Micros(1));
+    let rebound = |host: &mut PolicyHost| -> Vec<Hook> {
+        wait_for_thread(host);
+        host.take_rebound(Micros(1000)).iter().collect()
+    };
+    assert_eq!(rebound(&mut host), [Hook::Priority]);
+    let open = policy.gate_of_everything();
+    told_everything(&mut host, &machine, &policy);
+    open.send(()).unwrap();
+    assert_eq!(rebound(&mut host), [Hook::Priority]);
+    assert_eq!(rebound(&mut host), []);
 }
 
 #[test]
