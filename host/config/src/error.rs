@@ -169,6 +169,24 @@ pub enum Wrong {
         /// The path of the second one.
         key: String,
     },
+    /// A path of metrics that have no names.
+    #[error(
+        "{key}: no metrics of {software} are known; name them, as with `running-metric`, or leave it out"
+    )]
+    NoMetrics {
+        /// The path of the key.
+        key: String,
+        /// The name of the software.
+        software: &'static str,
+    },
+    /// A metric that tells something beside another one only, which has no name.
+    #[error("{key} tells nothing without `{needed}`: name both or neither")]
+    MetricAlone {
+        /// The path of the key.
+        key: String,
+        /// The last name of the other one's key.
+        needed: &'static str,
+    },
     /// More sequences at once than a step has tokens for.
     #[error(
         "{slots} slots, all executors on {device} together, need as many tokens per step, not \

@@ -276,10 +276,10 @@ pub(crate) struct Backend {
     pub(crate) broken_streams: Option<BrokenStreamsName>,
     pub(crate) prompt_cache: Option<PromptCacheName>,
     pub(crate) resolve: Given<Time>,
-    pub(crate) metrics_path: Option<String>,
+    pub(crate) metrics_path: Given<String>,
     pub(crate) running_metric: Option<String>,
-    pub(crate) waiting_metric: Option<String>,
-    pub(crate) kv_usage_metric: Option<String>,
+    pub(crate) waiting_metric: Given<String>,
+    pub(crate) kv_usage_metric: Given<String>,
     pub(crate) kv_info_metric: Option<String>,
 }
 

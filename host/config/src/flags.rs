@@ -1,6 +1,6 @@
 //! Flags of the configuration.
 
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -28,7 +28,7 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Address to listen on: `localhost:8080`, or `:8080` for all of this machine's
+    /// Address to listen on: `localhost:8080`, or `:8080` for all of this machine's, of IPv4 and of IPv6
     /// [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Option<SocketAddr>,
@@ -79,7 +79,7 @@ pub struct Flags {
 }
 
 /// The address that `HOST:PORT` means: a host by its number or name, which is looked up; without one, all
-/// addresses of this machine.
+/// addresses of this machine, where those of IPv6 stand for those of IPv4 too.
 ///
 /// # Errors
 /// If it is none, or the host has no address.
@@ -90,7 +90,7 @@ pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, ListenError> {
     let (host, port) = text.rsplit_once(':').ok_or(ListenError::NoPort)?;
     let port: u16 = port.parse().map_err(|_none| ListenError::NoPort)?;
     match host {
-        "" => return Ok((Ipv4Addr::UNSPECIFIED, port).into()),
+        "" => return Ok((Ipv6Addr::UNSPECIFIED, port).into()),
         // Clients that try the other family first fall back on this one.
         "localhost" => return Ok((Ipv4Addr::LOCALHOST, port).into()),
         _ => {}
@@ -215,7 +215,7 @@ mod tests {
             ("127.0.0.1:0", "127.0.0.1:0"),
             ("[::1]:8080", "[::1]:8080"),
             ("localhost:8080", "127.0.0.1:8080"),
-            (":8080", "0.0.0.0:8080"),
+            (":8080", "[::]:8080"),
         ] {
             assert_eq!(at(text).as_deref(), Ok(address), "{text}");
         }

@@ -10,6 +10,8 @@ use pointsman_local::{DEFAULT_DEVICE, DeviceConfig, Hardware};
 /// The numbers of executors that there may be: the last of them has a slot and some memory yet.
 pub(crate) const SIZES: RangeInclusive<i64> = 2..=8;
 
+/// The memory for KV of the first device, in bytes.
+const KV_BYTES: u64 = 64 << 20;
 /// The least memory for KV of a device, in bytes.
 const KV_BYTES_MIN: u64 = 8 << 20;
 /// The fewest tokens of a step.
@@ -21,9 +23,7 @@ pub(crate) fn devices(size: u32, processors: usize) -> Vec<DeviceConfig> {
     let threads = processors.saturating_sub(1);
     let device = |index: u32| DeviceConfig {
         name: format!("cpu{index}"),
-        kv_bytes: default
-            .kv_bytes
-            .map(|bytes| (bytes >> index).max(KV_BYTES_MIN)),
+        kv_bytes: Some((KV_BYTES >> index).max(KV_BYTES_MIN)),
         tokens_per_step: (default.tokens_per_step >> index).max(TOKENS_PER_STEP_MIN),
         hardware: Hardware::Processors {
             // One half of them is the first one's, and all together have no more than there are.

@@ -30,8 +30,8 @@ pub struct ServerConfig {
     pub models: Vec<String>,
     /// Most requests there at once; absent: as many as the server says, or its software usually takes.
     pub slots: Option<u32>,
-    /// The names of its metrics; absent: those of its software.
-    pub metrics: Option<MetricNames>,
+    /// The names of its metrics, each in the place of its software's own.
+    pub metrics: MetricNames,
     /// The time between two questions for health and load.
     pub poll: Duration,
     /// The longest time from a request to the first byte of its response.
@@ -79,20 +79,20 @@ pub enum PromptCache {
     Off,
 }
 
-/// The metrics of a server, in Prometheus' text form. An empty name stands for a metric that is not
-/// there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The metrics of a server, in Prometheus' text form, as far as they are named. An empty name stands for a
+/// metric that is not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetricNames {
-    /// The path of the metrics.
-    pub path: String,
+    /// The path of the metrics; absent: `/metrics`.
+    pub path: Option<String>,
     /// A gauge: requests that run.
-    pub running: String,
+    pub running: Option<String>,
     /// A gauge: requests that wait.
-    pub waiting: String,
+    pub waiting: Option<String>,
     /// A gauge: the part of the KV cache that is in use, from 0 to 1.
-    pub kv_usage: String,
+    pub kv_usage: Option<String>,
     /// Any metric with the labels `block_size` (in tokens) and `num_gpu_blocks`.
-    pub kv_info: String,
+    pub kv_info: Option<String>,
 }
 
 /// The capacity and the load of a server elsewhere. What is unknown is absent, never zero.
@@ -195,7 +195,7 @@ impl ServerConfig {
             headers: HeaderMap::new(),
             models: Vec::new(),
             slots: None,
-            metrics: None,
+            metrics: MetricNames::default(),
             poll: Duration::from_secs(2),
             first_byte_timeout: Duration::from_secs(600),
             stall_timeout: Duration::from_secs(120),
@@ -221,6 +221,48 @@ impl ServerSoftware {
     pub fn as_str(self) -> &'static str {
         let named = SOFTWARE.iter().find(|(software, _)| *software == self);
         named.map_or("", |(_, name)| name)
+    }
+
+    /// The metrics that such servers have; none has a name where they tell their load otherwise, or not at all.
+    #[must_use]
+    pub fn metric_names(self) -> MetricNames {
+        let named = |name: &str| Some(name.to_owned());
+        match self {
+            ServerSoftware::Vllm => MetricNames {
+                path: None,
+                running: named("vllm:num_requests_running"),
+                waiting: named("vllm:num_requests_waiting"),
+                kv_usage: named("vllm:kv_cache_usage_perc"),
+                kv_info: named("vllm:cache_config_info"),
+            },
+            ServerSoftware::Sglang
+            | ServerSoftware::LlamaCpp
+            | ServerSoftware::Ollama
+            | ServerSoftware::OpenAi => MetricNames::default(),
+        }
+    }
+}
+
+// === impl MetricNames ===
+
+impl MetricNames {
+    /// The names with those of `other` where these have none.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            path: self.path.or(other.path),
+            running: self.running.or(other.running),
+            waiting: self.waiting.or(other.waiting),
+            kv_usage: self.kv_usage.or(other.kv_usage),
+            kv_info: self.kv_info.or(other.kv_info),
+        }
+    }
+
+    /// True if a metric has a name, wherever it is.
+    #[must_use]
+    pub fn has_any(&self) -> bool {
+        let names = [&self.running, &self.waiting, &self.kv_usage, &self.kv_info];
+        names.iter().any(|name| name.is_some())
     }
 }
 

@@ -22,16 +22,21 @@ use pointsman_executor::handle::FoundModel;
 use pointsman_executor::server::{MetricNames, ServerConfig, ServerLoad, ServerSoftware};
 use serde_json::Value;
 
-use crate::client::{CallError, ServerClient};
+use crate::client::{CallError, ServerClient, json_of};
 use crate::findings::Findings;
 use crate::residency::{Loaded, Orders, has_failed};
 use crate::router::{self, RouterSlots, is_router};
+use crate::sequence::is_failure;
 
 /// The longest time for an answer. A connection is given up before that, so that a server that is not there is told
 /// from one that is late.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
 /// The late answers in a row that are waited for.
 pub(crate) const LATE_MAX: u32 = 3;
+/// The path at which a server lists its models.
+const MODELS_PATH: &str = "/v1/models";
+/// The path of metrics where no other is told.
+const METRICS_PATH: &str = "/metrics";
 /// The most models of a server that are listed.
 const MODELS_MAX: usize = 1024;
 
@@ -44,8 +49,10 @@ pub(crate) struct Asker {
     client: ServerClient,
     /// The software; absent: it is found out.
     software: Option<ServerSoftware>,
+    /// The names of its models; empty: they are found out.
+    models: Vec<String>,
     /// The names of metrics in the place of the software's own.
-    metrics: Option<MetricNames>,
+    metrics: MetricNames,
     /// True once the server did not tell what is loaded.
     hides_loaded: bool,
     /// The slots of a router's models.
@@ -87,6 +94,7 @@ impl Asker {
         Self {
             client,
             software: server.software,
+            models: server.models.clone(),
             metrics: server.metrics.clone(),
             hides_loaded: false,
             router: RouterSlots::default(),
@@ -99,13 +107,17 @@ impl Asker {
     /// If the server is not heard.
     pub(crate) async fn ask(&mut self, ours: &Ours) -> Asked {
         let client = &self.client;
-        let list = match patiently(|| client.json("/v1/models", PATIENCE)).await {
+        let (status, body) = match patiently(|| client.get(MODELS_PATH, PATIENCE)).await {
             Ok(answer) => answer,
             Err(error) => {
                 self.hides_loaded = false;
                 return Err(error);
             }
         };
+        if let Some(why) = self.unlisted(status) {
+            return Ok(Findings::busy(why));
+        }
+        let list = json_of(status, &body);
         let models = list.as_ref().and_then(models_in);
         self.software = self.software.or_else(|| software_of(list.as_ref()?));
         if let Some(why) = self.health().await? {
@@ -124,6 +136,24 @@ impl Asker {
             models_max,
             load,
         })
+    }
+
+    /// The reason why a server takes nothing that answers with this status when it is asked for its models; absent: it
+    /// does. One whose models are named need not list any.
+    fn unlisted(&self, status: StatusCode) -> Option<String> {
+        let hint = match status {
+            _ if status.is_success() => return None,
+            _ if is_failure(status) || status == StatusCode::TOO_MANY_REQUESTS => "",
+            _ if !self.models.is_empty() => return None,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                ": its `key` is missing, or is not the right one"
+            }
+            StatusCode::NOT_FOUND => {
+                ": the path in its `url` is wrong, or its `models` have to be named"
+            }
+            _ => ": its `models` have to be named",
+        };
+        Some(format!("{MODELS_PATH} answers {status}{hint}"))
     }
 
     /// The models that are loaded; absent: the server does not tell. vLLM does so in its development mode alone:
@@ -166,15 +196,13 @@ impl Asker {
             ..ServerLoad::default()
         };
         let mut models_max = None;
-        let told = match (software, &self.metrics) {
-            (_, Some(metrics)) => self.samples(metrics).await,
-            (ServerSoftware::Vllm, None) => self.samples(&vllm_metrics()).await,
-            (ServerSoftware::Sglang, None) => {
+        let told = match software {
+            ServerSoftware::Sglang => {
                 let info = self.json("/server_info").await;
                 let loads = self.json("/v1/loads").await;
                 sglang_load(info.as_ref(), loads.as_ref())
             }
-            (ServerSoftware::LlamaCpp, None) => {
+            ServerSoftware::LlamaCpp => {
                 let props = self.json("/props").await;
                 if let (Some(props), Some(list)) = (&props, list)
                     && is_router(props)
@@ -190,19 +218,28 @@ impl Asker {
                     llama_load(props.as_ref(), slots.as_ref())
                 }
             }
-            (ServerSoftware::Ollama | ServerSoftware::OpenAi, None) => ServerLoad::default(),
+            ServerSoftware::Vllm | ServerSoftware::Ollama | ServerSoftware::OpenAi => {
+                ServerLoad::default()
+            }
         };
+        let measured = self.measured(software).await;
         Room {
-            load: told.or(usual),
+            load: measured.or(told).or(usual),
             models_max,
         }
     }
 
-    async fn samples(&self, names: &MetricNames) -> ServerLoad {
-        match self.client.get(&names.path, PATIENCE).await {
+    /// The load in the metrics that have names, an operator's before those of the software.
+    async fn measured(&self, software: ServerSoftware) -> ServerLoad {
+        let names = self.metrics.clone().or(software.metric_names());
+        if !names.has_any() {
+            return ServerLoad::default();
+        }
+        let path = names.path.as_deref().unwrap_or(METRICS_PATH);
+        match self.client.get(path, PATIENCE).await {
             Ok((StatusCode::OK, body)) => {
                 let text = String::from_utf8_lossy(&body);
-                load_of(&Samples::parse(&text), names)
+                load_of(&Samples::parse(&text), &names)
             }
             Ok(_) | Err(_) => ServerLoad::default(),
         }
@@ -269,16 +306,6 @@ fn usual_capacity(software: ServerSoftware) -> u32 {
         ServerSoftware::LlamaCpp => 1,
         ServerSoftware::Ollama => 4,
         ServerSoftware::OpenAi => 64,
-    }
-}
-
-fn vllm_metrics() -> MetricNames {
-    MetricNames {
-        path: "/metrics".to_owned(),
-        running: "vllm:num_requests_running".to_owned(),
-        waiting: "vllm:num_requests_waiting".to_owned(),
-        kv_usage: "vllm:kv_cache_usage_perc".to_owned(),
-        kv_info: "vllm:cache_config_info".to_owned(),
     }
 }
 
@@ -356,19 +383,20 @@ pub(crate) fn is_processing(slots: &Value) -> Option<u32> {
 
 /// The load in the metrics of these names.
 fn load_of(samples: &Samples, names: &MetricNames) -> ServerLoad {
-    let running = samples.count(&names.running);
+    let running = samples.count(names.running.as_ref());
     let label = |name: &str| {
-        let info = samples.0.get(&names.kv_info)?;
+        let info = samples.named(names.kv_info.as_ref())?;
         let value: u32 = info.labels.get(name)?.parse().ok()?;
         (value > 0).then_some(value)
     };
     // Of all engines together, each of which tells the share of its own that is in use.
     let blocks_total = label("num_gpu_blocks");
-    let usage = samples.0.get(&names.kv_usage).map(MetricSamples::mean);
+    let usage = samples.named(names.kv_usage.as_ref());
+    let usage = usage.map(MetricSamples::mean);
     ServerLoad {
         capacity: None,
         present: running.map(|running| {
-            let waiting = samples.count(&names.waiting).unwrap_or(0);
+            let waiting = samples.count(names.waiting.as_ref()).unwrap_or(0);
             running.saturating_add(waiting)
         }),
         tokens_per_block: label("block_size"),
@@ -445,9 +473,14 @@ impl Samples {
         samples
     }
 
+    /// The samples of the metric of this name; absent: it is not there, or has none.
+    fn named(&self, name: Option<&String>) -> Option<&MetricSamples> {
+        self.0.get(name?)
+    }
+
     /// A gauge that counts, of all engines together; absent: it is not there.
-    fn count(&self, name: &str) -> Option<u32> {
-        Some(whole(self.0.get(name)?.sum))
+    fn count(&self, name: Option<&String>) -> Option<u32> {
+        Some(whole(self.named(name)?.sum))
     }
 }
 
@@ -483,11 +516,14 @@ fn sample(line: &str) -> Option<(&str, BTreeMap<String, String>, f64)> {
     Some((head.0.trim(), labels.collect(), value))
 }
 
-/// The models that an operator has named, in the place of those that are found.
-pub(crate) fn named(models: &[String]) -> Arc<[FoundModel]> {
+/// The models that an operator has named, in the place of those that are found, which tell their contexts.
+pub(crate) fn named(models: &[String], found: &[FoundModel]) -> Arc<[FoundModel]> {
     let models = models.iter().map(|name| FoundModel {
         name: name.clone(),
-        context_tokens: None,
+        context_tokens: found
+            .iter()
+            .find(|it| it.name == *name)
+            .and_then(|it| it.context_tokens),
     });
     models.collect()
 }

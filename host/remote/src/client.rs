@@ -9,7 +9,9 @@
 //! # HTTP/2
 //! All requests to a server share a connection. An answer whose client does not read keeps its stream waiting, and no
 //! other one, as long as no more than 4096 do so. Questions of the host have a connection of their
-//! own, so that they do not wait where a server takes no more streams.
+//! own, so that they do not wait where a server takes no more streams. A connection may be gone without a word, as when
+//! a router on the way has forgotten it. One on which nothing comes while requests wait is asked (`PING`), and given up
+//! where that has no answer: its requests have failed, and the next ones go over another.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -46,6 +48,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time within which a connection ends that its server had closed before it read the request.
 const CLOSED_WITHIN: Duration = Duration::from_secs(1);
+/// The time without a word after which a connection by HTTP/2 on which requests run is asked whether its server is there.
+const PING_AFTER: Duration = Duration::from_secs(10);
+/// The longest time for the answer to that. A server that has much to do is late with it, too.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The most connections of which it is known that they have answered. A request on another one is never sent twice.
 const ANSWERED_MAX: usize = 8192;
 /// The time between two looks at all of them for those that are forgotten.
@@ -379,9 +385,7 @@ impl ServerClient {
         patience: Duration,
     ) -> Result<Option<Value>, CallError> {
         let (status, body) = self.get(path, patience).await?;
-        let is_told = status.is_success();
-        let json = is_told.then(|| serde_json::from_slice(&body).ok());
-        Ok(json.flatten())
+        Ok(json_of(status, &body))
     }
 
     /// Sends a request of the host's own, and returns the whole answer.
@@ -455,12 +459,15 @@ impl Ends {
     }
 }
 
-/// The settings of a client that keeps connections.
+/// The settings of a client that keeps connections. One by HTTP/2 whose server is gone without a word is found by asking.
 fn keeping() -> legacy::Builder {
     let mut builder = Client::builder(TokioExecutor::new());
     builder
         .pool_idle_timeout(IDLE_TIMEOUT)
-        .pool_timer(TokioTimer::new());
+        .pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING_AFTER)
+        .http2_keep_alive_timeout(PING_TIMEOUT);
     builder
 }
 
@@ -528,6 +535,12 @@ fn tls_config(trust: Trust<'_>) -> io::Result<ClientConfig> {
         }
     };
     Ok(config.with_no_client_auth())
+}
+
+/// The JSON of an answer; absent: there is none, or it tells of an error.
+pub(crate) fn json_of(status: StatusCode, body: &[u8]) -> Option<Value> {
+    let is_told = status.is_success();
+    is_told.then(|| serde_json::from_slice(body).ok()).flatten()
 }
 
 /// A response with its whole body.

@@ -1,13 +1,8 @@
 //! The task of one server: takes commands, runs each request in a task of its own, has the server asked,
 //! and tells the driver.
-//!
-//! # Room
-//! Slots are the server's capacity less what others have there. A server that turns a request back has as
-//! much room as ours take there at that moment; every round of questions that finds it well adds one. One
-//! that turns back the only request takes none until it is found well again, and that is asked later each
-//! time.
 
 mod configure;
+mod room;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,11 +25,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
-use crate::asker::{Asked, unheard};
+use crate::asker::unheard;
 use crate::client::{Connections, ServerClient};
 use crate::findings::Findings;
 use crate::open::OpenCall;
-use crate::poll::{self, Poll};
+use crate::poll::{self, AskedRound, Poll};
 use crate::residency::{ModelAccess, Residency, ResidencyTerms};
 use crate::sequence::{Sequence, SequenceEnd, Timeouts};
 use crate::watch::Usage;
@@ -48,8 +43,6 @@ const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// The time for which a load counts that somebody has told: long enough for one who tells it every few
 /// seconds, and not much longer than he is there.
 const TOLD_FOR: Duration = Duration::from_secs(10);
-/// The times after which a server that had no room is asked again: the first, and the longest.
-const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// The parts of an executor elsewhere, put together by the server.
 pub struct RemoteSpec {
@@ -72,6 +65,8 @@ pub struct RemoteSpec {
 pub(crate) enum News {
     /// The first bytes of a response have come.
     Began(SequenceRef),
+    /// The prompt of a request whose answer comes as a whole is taken to be read.
+    TakenAsRead(SequenceRef),
     /// The server was given orders for a request's model, and other models may be loaded.
     Swapped,
     /// A request has ended at the server.
@@ -100,7 +95,7 @@ struct Remote {
     news: mpsc::Sender<News>,
     // Owned.
     /// The findings of the task that asks the server, which ends with this.
-    findings: mpsc::Receiver<Asked>,
+    findings: mpsc::Receiver<AskedRound>,
     running: BTreeMap<RequestId, OpenCall>,
     standing: Standing,
 }
@@ -120,6 +115,8 @@ struct Standing {
     loaded_models: Option<Vec<String>>,
     /// Requests that the server was found to take at once; absent: as many as it says.
     learned: Option<u32>,
+    /// The last pause of a server that had no room; zero: it has served since.
+    busy_pause: Duration,
     models_max: ModelsMax,
 }
 
@@ -204,7 +201,7 @@ impl Heard {
 
 impl Remote {
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut news: mpsc::Receiver<News>) {
-        self.name_models();
+        self.name_models(&[]);
         if let Some(part) = self.takes_part(BrokenStreams::End) {
             // Without a driver the first command tells.
             drop(self.report(vec![part]).await);
@@ -218,7 +215,7 @@ impl Remote {
                     None => break,
                 },
                 Some(news) = news.recv() => self.hear(news),
-                Some(asked) = self.findings.recv() => self.hear_of(asked),
+                Some(round) = self.findings.recv() => self.hear_of(round),
                 _ = reports.tick(), if !self.running.is_empty() => Heard::of(self.progress()),
             };
             if let Heard::News(events) = heard
@@ -290,27 +287,38 @@ impl Remote {
 
     /// Ends a request whose client has left, or which is to go on elsewhere.
     fn leave(&mut self, sequence: SequenceRef) -> Vec<Event> {
-        let left = self.take(sequence).map(|running| {
-            running.task.abort();
-            Event::Left {
-                sequence,
-                state: running.state,
-                swapped_tokens: 0,
-            }
-        });
-        left.into_iter().collect()
+        let Some(running) = self.take(sequence) else {
+            return Vec::new();
+        };
+        running.task.abort();
+        let count = running.prompt_count(Usage::default());
+        let count = count.map(|count| Event::PromptCounted(sequence, count));
+        let left = Event::Left {
+            sequence,
+            state: running.state,
+            swapped_tokens: 0,
+        };
+        count.into_iter().chain([left]).collect()
     }
 
     fn hear(&mut self, news: News) -> Heard {
         match news {
             News::Began(sequence) => Heard::of(self.began(sequence).into_iter().collect()),
+            News::TakenAsRead(sequence) => Heard::of(self.read(sequence).into_iter().collect()),
             News::Swapped => Heard::of(self.models_loaded().into_iter().collect()),
             News::Ended(sequence, end, broken) => Heard::of(self.ended(sequence, end, broken)),
         }
     }
 
-    fn hear_of(&mut self, asked: Asked) -> Heard {
-        match asked {
+    fn hear_of(&mut self, round: AskedRound) -> Heard {
+        match round.asked {
+            // A request was turned back since: that it answers is all that counts.
+            Ok(findings)
+                if findings.availability == Availability::Open
+                    && self.poll.is_early(round.begun) =>
+            {
+                Heard::News(Vec::new())
+            }
             // That it answers is news, though nothing has changed.
             Ok(findings) => Heard::News(self.asked(findings)),
             Err(error) => {
@@ -326,6 +334,13 @@ impl Remote {
         let running = self.running.get_mut(&sequence.request)?;
         (running.sequence == sequence).then_some(())?;
         let made = running.begin();
+        Some(self.stepped(vec![made]))
+    }
+
+    fn read(&mut self, sequence: SequenceRef) -> Option<Event> {
+        let running = self.running.get_mut(&sequence.request)?;
+        (running.sequence == sequence).then_some(())?;
+        let made = running.take_as_read()?;
         Some(self.stepped(vec![made]))
     }
 
@@ -365,14 +380,17 @@ impl Remote {
             return Vec::new();
         };
         running.state.broken = broken;
+        // Of those that are to go on elsewhere nothing was read.
+        let unread = running.prompt_count(Usage::default());
+        let unread = unread.map(|count| Event::PromptCounted(sequence, count));
         let name = &*self.name;
         match end {
             SequenceEnd::Served(usage, answer) => {
-                self.poll.pause_ms.store(0, Ordering::Relaxed);
+                self.standing.busy_pause = Duration::ZERO;
                 let last = running.last(usage);
                 let stepped = last.map(|made| self.stepped(vec![made]));
-                let counted = usage
-                    .prompt
+                let counted = running
+                    .prompt_count(usage)
                     .map(|count| Event::PromptCounted(sequence, count));
                 let stop = StopReason::Stop;
                 let finished = Event::Finished { sequence, stop };
@@ -383,6 +401,7 @@ impl Remote {
             SequenceEnd::TurnedBack { why, retry_after } => {
                 debug!(executor = name, why, "a request was turned back");
                 let mut events = self.turned_back(retry_after);
+                events.extend(unread);
                 let state = Some(running.state);
                 events.push(failed(sequence, RetryClass::Anywhere, why, state));
                 events
@@ -394,13 +413,13 @@ impl Remote {
                     why, "a request goes where the context is longer"
                 );
                 running.state.longer = Some(longer);
-                let state = Some(running.state);
-                vec![failed(sequence, RetryClass::Anywhere, why, state)]
+                let failed = failed(sequence, RetryClass::Anywhere, why, Some(running.state));
+                unread.into_iter().chain([failed]).collect()
             }
             SequenceEnd::Failed(why) => {
                 self.poll.nudge.notify_one();
-                let state = Some(running.state);
-                vec![failed(sequence, RetryClass::Elsewhere, why, state)]
+                let failed = failed(sequence, RetryClass::Elsewhere, why, Some(running.state));
+                unread.into_iter().chain([failed]).collect()
             }
             SequenceEnd::Interrupted(why) => {
                 self.poll.nudge.notify_one();
@@ -439,23 +458,6 @@ impl Remote {
 // === impl Remote: the server's state ===
 
 impl Remote {
-    /// Takes note of a request that the server had no room for.
-    fn turned_back(&mut self, retry_after: Option<Duration>) -> Vec<Event> {
-        let ours = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
-        if ours > 0 {
-            self.standing.learned = Some(ours);
-            return self.slots().into_iter().collect();
-        }
-        let (first, longest) = BUSY_PAUSE;
-        let before = Duration::from_millis(self.poll.pause_ms.load(Ordering::Relaxed).into());
-        let pause = retry_after.unwrap_or((before * 2).clamp(first, longest));
-        let pause_ms = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX).max(1);
-        self.poll.pause_ms.store(pause_ms, Ordering::Relaxed);
-        self.available(Availability::Busy, "it turned a request back")
-            .into_iter()
-            .collect()
-    }
-
     /// Takes note of what a round of questions found that the server answered.
     fn asked(&mut self, findings: Findings) -> Vec<Event> {
         let Findings {
@@ -471,10 +473,13 @@ impl Remote {
         if availability != Availability::Open {
             return events;
         }
-        if let Some(models) = models
-            && self.spec.server.models.is_empty()
-        {
-            self.found_models(models, software.map(|software| software.as_str()));
+        self.poll.pause_as_usual();
+        if let Some(models) = models {
+            if self.spec.server.models.is_empty() {
+                self.found_models(models, software.map(|software| software.as_str()));
+            } else {
+                self.name_models(&models);
+            }
         }
         if self.running.is_empty() {
             self.standing.learned = None;
@@ -535,6 +540,11 @@ impl Remote {
                 software, models, "the models of a server were found"
             );
         }
+        self.serve(models);
+    }
+
+    /// Has these models served there.
+    fn serve(&self, models: Arc<[FoundModel]>) {
         self.found.send_if_modified(|known| {
             let is_new = *known != models;
             *known = models;
@@ -555,23 +565,6 @@ impl Remote {
         }
         self.standing.availability = Some(availability);
         Some(Event::Changed(ServerChange::Availability(availability)))
-    }
-
-    /// The news of another number of slots; absent: it is the same.
-    fn slots(&mut self) -> Option<Event> {
-        let load = &self.standing.load;
-        let ours = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
-        let capacity = self.spec.server.slots.or(load.capacity)?;
-        let others = load
-            .present
-            .map_or(0, |present| present.saturating_sub(ours));
-        let free = capacity.saturating_sub(others);
-        let slots = free.min(self.standing.learned.unwrap_or(u32::MAX)).max(1);
-        if self.standing.slots == Some(slots) {
-            return None;
-        }
-        self.standing.slots = Some(slots);
-        Some(Event::Changed(ServerChange::Slots(slots)))
     }
 }
 

@@ -7,7 +7,8 @@
 //!
 //! A request fails elsewhere, and not its client, as long as nothing of a response has come: it goes
 //! back to the machine, which finds another executor. A server that says that it has no room (429, 503),
-//! or that its context has none where another one's is longer, has not failed.
+//! that its context has none where another one's is longer, or that it was not built for a request (501, 505), has not
+//! failed.
 //!
 //! # Bounds
 //! What is asked of a server is read up to [`client::ANSWER_BYTES_MAX`]. A response waits for its client,
@@ -30,6 +31,8 @@ mod poll;
 mod residency;
 mod router;
 mod sequence;
+#[cfg(test)]
+mod test_util;
 mod watch;
 
 pub use executor::{RemoteSpec, spawn};

@@ -1,9 +1,10 @@
 //! A request at a server, as the executor's task keeps it: its own task, and the tokens that were reported.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pointsman_events::{Progress, SequenceRef, StartOrder};
+use pointsman_events::{Progress, PromptCount, SequenceRef, StartOrder};
 use pointsman_executor::job::JobState;
 use tokio::task::AbortHandle;
 
@@ -18,7 +19,10 @@ pub(crate) struct OpenCall {
     /// The request, to be handed back.
     pub(crate) state: Box<JobState>,
     pub(crate) task: AbortHandle,
-    prompt_tokens: u32,
+    /// Tokens of the prompt that were not reported as read.
+    unread: u32,
+    /// True once the prompt was taken to be read, before anything has come.
+    is_taken_as_read: bool,
     /// Tokens generated, and those of them that were reported.
     generated: Arc<AtomicU32>,
     reported: u32,
@@ -38,7 +42,8 @@ impl OpenCall {
             sequence: order.sequence,
             state,
             task,
-            prompt_tokens: order.prompt_tokens,
+            unread: order.prompt_tokens,
+            is_taken_as_read: false,
             generated,
             reported: 0,
         }
@@ -49,9 +54,16 @@ impl OpenCall {
         self.reported = 1;
         Progress {
             request: self.sequence.request,
-            prefilled: self.prompt_tokens,
+            prefilled: mem::take(&mut self.unread),
             generated: 1,
         }
+    }
+
+    /// The progress of a request whose answer comes as a whole, once its prompt is taken to be read; absent: that was reported.
+    pub(crate) fn take_as_read(&mut self) -> Option<Progress> {
+        let prefilled = mem::take(&mut self.unread);
+        self.is_taken_as_read |= prefilled > 0;
+        self.report(prefilled, 0)
     }
 
     /// True once the beginning of a stream was reported.
@@ -73,12 +85,23 @@ impl OpenCall {
         let told = usage.output.map(|tokens| tokens.min(TOLD_TOKENS_MAX));
         let made = told.unwrap_or_else(|| self.counted());
         let is_read = usage.is_prompt_read || made > 0;
-        let prefilled = if self.has_begun() || !is_read {
-            0
+        let prefilled = if is_read {
+            mem::take(&mut self.unread)
         } else {
-            self.prompt_tokens
+            0
         };
         self.report(prefilled, made)
+    }
+
+    /// The prompt as the server counts it, once all has come: nothing of it where it was taken to be read and was not; absent:
+    /// the server does not tell.
+    pub(crate) fn prompt_count(&self, usage: Usage) -> Option<PromptCount> {
+        let is_nothing = self.is_taken_as_read && !usage.is_prompt_read && !self.has_begun();
+        let nothing = PromptCount {
+            tokens: 0,
+            cached: 0,
+        };
+        usage.prompt.or(is_nothing.then_some(nothing))
     }
 
     /// Tokens generated, as far as events tell: there may be more events than tokens.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use pointsman_executor::server::ServerConfig;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
-use tokio::time::timeout;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 
 use crate::asker::{Asked, Asker, Ours};
 use crate::client::ServerClient;
@@ -23,8 +23,16 @@ pub(crate) struct Poll {
     pub(crate) ours: AtomicU32,
     /// Wakes the poller.
     pub(crate) nudge: Notify,
-    /// The pause before the next round where the server had no room, in ms; 0: the usual one.
-    pub(crate) pause_ms: AtomicU32,
+    /// The time of the next round, where the server had no room; absent: the usual one.
+    due: watch::Sender<Option<Instant>>,
+}
+
+/// A round of questions that has ended.
+#[derive(Debug)]
+pub(crate) struct AskedRound {
+    /// The time at which it began.
+    pub(crate) begun: Instant,
+    pub(crate) asked: Asked,
 }
 
 /// The task that asks a server again and again, until nobody hears of it any more.
@@ -34,7 +42,7 @@ struct Poller {
     poll: Arc<Poll>,
     /// The usual pause between two rounds.
     usual: Duration,
-    found: mpsc::Sender<Asked>,
+    found: mpsc::Sender<AskedRound>,
 }
 
 /// Starts the task that asks a server. It ends when what is returned is dropped.
@@ -42,7 +50,7 @@ pub(crate) fn start(
     runtime: &Handle,
     server: &ServerConfig,
     (client, residency, poll): (&ServerClient, &Arc<Residency>, &Arc<Poll>),
-) -> mpsc::Receiver<Asked> {
+) -> mpsc::Receiver<AskedRound> {
     let (found, findings) = mpsc::channel(1);
     let poller = Poller {
         asker: Asker::new(client.clone(), server),
@@ -65,12 +73,19 @@ impl Poll {
         }
     }
 
-    /// The pause before the next round; absent: the usual one.
-    fn pause(&self) -> Option<Duration> {
-        match self.pause_ms.load(Ordering::Relaxed) {
-            0 => None,
-            ms => Some(Duration::from_millis(u64::from(ms))),
-        }
+    /// Has the next round come after this time, whenever it would have come.
+    pub(crate) fn pause_for(&self, time: Duration) {
+        self.due.send_replace(Some(Instant::now() + time));
+    }
+
+    /// Has rounds come at the usual times.
+    pub(crate) fn pause_as_usual(&self) {
+        self.due.send_if_modified(|due| due.take().is_some());
+    }
+
+    /// True for a round that began before the time of the next one: it was on its way when the server had no room.
+    pub(crate) fn is_early(&self, begun: Instant) -> bool {
+        self.due.borrow().is_some_and(|due| begun < due)
     }
 }
 
@@ -78,7 +93,9 @@ impl Poll {
 
 impl Poller {
     async fn run(mut self) {
+        let mut told = self.poll.due.subscribe();
         loop {
+            let begun = Instant::now();
             let ours = self.poll.ours(&self.residency);
             let asked = tokio::select! {
                 asked = self.asker.ask(&ours) => asked,
@@ -87,16 +104,30 @@ impl Poller {
             if let Ok(findings) = &asked {
                 self.residency.found(findings);
             }
-            if self.found.send(asked).await.is_err() {
+            if self.found.send(AskedRound { begun, asked }).await.is_err() {
                 return;
             }
             // The next question does not wait for it.
             tokio::spawn(Arc::clone(&self.residency).unload_idle());
-            let pause = self.poll.pause().unwrap_or(self.usual);
             tokio::select! {
                 () = self.found.closed() => return,
-                // Elapsed or nudged, it is time to ask.
-                _elapsed = timeout(pause, self.poll.nudge.notified()) => {}
+                () = self.rest(begun, &mut told) => {}
+            }
+        }
+    }
+
+    /// Waits until it is time for the round after the one that `begun` then. A time that is told is that of one round: where
+    /// one has begun then or later, the next one comes as usual.
+    async fn rest(&self, begun: Instant, told: &mut watch::Receiver<Option<Instant>>) {
+        let usual = Instant::now() + self.usual;
+        loop {
+            let due = *told.borrow_and_update();
+            let due = due.filter(|due| begun < *due).unwrap_or(usual);
+            tokio::select! {
+                () = sleep_until(due) => return,
+                () = self.poll.nudge.notified() => return,
+                // Its sender is there as long as this is.
+                _ = told.changed() => {}
             }
         }
     }

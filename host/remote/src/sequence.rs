@@ -3,6 +3,7 @@
 //! # Cancellation
 //! The connection's request ends with the task, and the server hears of it.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use memchr::memmem;
 use pointsman_events::SequenceRef;
 use pointsman_executor::delivery::TextSink;
 use pointsman_executor::relay::{
@@ -32,6 +34,11 @@ use crate::watch::{BodyWatch, Form, Usage};
 
 /// The longest time for which a server may ask to be left alone.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The times after which a server is taken to have read a prompt whose answer comes as a whole: nothing tells of that before the
+/// end. The least, and the time for each token.
+const READING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_micros(100));
+/// The name of the field by which a request asks for a stream.
+const STREAM: &[u8] = br#""stream""#;
 
 /// A request under way.
 #[derive(Debug)]
@@ -133,7 +140,8 @@ impl Sequence {
             return SequenceEnd::Failed("nobody can go on with the stream".to_owned());
         };
         let sent = self.client.send(what, headers, body);
-        let response = match timeout(self.timeouts.first_byte, sent).await {
+        let sent = pin!(timeout(self.timeouts.first_byte, sent));
+        let response = match self.head(sent).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return SequenceEnd::Failed(error.to_string()),
             Err(_elapsed) => {
@@ -148,6 +156,19 @@ impl Sequence {
             Some(end) => end,
             None => self.relay(response, broken).await,
         }
+    }
+
+    /// Waits for the head of the response. Where that comes with the whole answer, the prompt is taken to be read after a while.
+    async fn head<T>(&self, mut sent: Pin<&mut impl Future<Output = T>>) -> T {
+        let (least, each) = READING;
+        let reading = (each * self.call.prompt_tokens).max(least);
+        if let Ok(head) = timeout(reading, sent.as_mut()).await {
+            return head;
+        }
+        if !asks_for_stream(&self.call.body) {
+            drop(self.news.send(News::TakenAsRead(self.name)).await);
+        }
+        sent.await
     }
 
     /// The end of a request that the server does not serve, as this status says; absent: its answer is for the client.
@@ -173,7 +194,7 @@ impl Sequence {
     }
 
     /// The verdict about a response: a client's fault is the client's to hear, and no failure of the
-    /// server.
+    /// server; so is that the server was not built for what is asked.
     fn verdict(&self, status: StatusCode) -> Verdict {
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Verdict::TurnBack,
@@ -184,7 +205,7 @@ impl Sequence {
                 Verdict::Fail(format!("it answers {status}, though it listed the model"))
             }
             StatusCode::REQUEST_TIMEOUT => Verdict::Fail(format!("it answers {status}")),
-            status if status.is_server_error() => Verdict::Fail(format!("it answers {status}")),
+            status if is_failure(status) => Verdict::Fail(format!("it answers {status}")),
             _ => Verdict::Relay,
         }
     }
@@ -267,7 +288,7 @@ impl Sequence {
     fn served(&self, watch: &BodyWatch) -> SequenceEnd {
         let mut usage = watch.usage();
         usage.is_prompt_read |= watch.form != Form::Error && self.is_completion();
-        if let Some(status) = watch.last_error().filter(StatusCode::is_server_error) {
+        if let Some(status) = watch.last_error().filter(|status| is_failure(*status)) {
             let why = format!("its stream ends with an error, {status}");
             return SequenceEnd::Broken(why, usage);
         }
@@ -368,6 +389,26 @@ impl Passing {
     }
 }
 
+/// True for a status by which a server says that it has failed. One that was not built or started for what is asked has
+/// not: another request it serves.
+pub(crate) fn is_failure(status: StatusCode) -> bool {
+    let lacking = [
+        StatusCode::NOT_IMPLEMENTED,
+        StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+    ];
+    status.is_server_error() && !lacking.contains(&status)
+}
+
+/// True for a request in JSON that asks for a stream, as all interfaces have it. A field of this name within another one is taken for
+/// it: nothing is said of its prompt before something has come.
+fn asks_for_stream(body: &[u8]) -> bool {
+    memmem::find_iter(body, STREAM).any(|at| {
+        let after = body[at + STREAM.len()..].trim_ascii_start();
+        let value = after.strip_prefix(b":").map(<[u8]>::trim_ascii_start);
+        value.is_some_and(|value| value.starts_with(b"true"))
+    })
+}
+
 /// Goes on with a stream that broke off. An empty line ends the event that it may be in.
 async fn go_on(broken: BrokenStream, first: RelayFrame) -> Result<RelaySender, ClientGone> {
     let sender = broken.sender;
@@ -413,3 +454,6 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let secs: u64 = value.trim().parse().ok()?;
     Some(Duration::from_secs(secs).min(RETRY_AFTER_MAX))
 }
+
+#[cfg(test)]
+mod tests;

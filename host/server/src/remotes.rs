@@ -16,6 +16,7 @@ use pointsman_remote::RemoteSpec;
 use pointsman_remote::client::{Connections, Trust};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tracing::warn;
 
 /// The maker of all executors: engines on this machine, and servers elsewhere.
 #[derive(Debug)]
@@ -28,19 +29,36 @@ pub(crate) struct HostProvider {
     events: mpsc::Sender<Events>,
 }
 
+/// Connections by the certificates of this machine. Where it has none, nobody at `https://` is known by them: a server has
+/// a `ca-file`, or is down, and a collector is told nothing.
+///
+/// # Errors
+/// If there can be no connections at all.
+pub(crate) fn connections() -> io::Result<Connections> {
+    Connections::new().or_else(|error| {
+        warn!(
+            %error,
+            "this machine has no certificates: servers at https:// need a `ca-file`, \
+             and a collector at https:// cannot be reached"
+        );
+        Connections::trusting(Trust::Nobody)
+    })
+}
+
 impl HostProvider {
     /// A provider whose executors report to `events`. Call it on the runtime on which servers are to be
     /// talked to.
-    ///
-    /// # Errors
-    /// If the certificates of this machine cannot be read.
-    pub(crate) fn new(local: LocalProvider, events: mpsc::Sender<Events>) -> io::Result<Self> {
-        Ok(Self {
+    pub(crate) fn new(
+        local: LocalProvider,
+        connections: Connections,
+        events: mpsc::Sender<Events>,
+    ) -> Self {
+        Self {
             local,
-            connections: Connections::new()?,
+            connections,
             runtime: Handle::current(),
             events,
-        })
+        }
     }
 }
 

@@ -313,6 +313,33 @@ async fn an_answer_that_is_strange_goes_through_and_is_held_against_nobody() -> 
     over(serving).await
 }
 
+/// llama.cpp says so of a path for which it was not started.
+#[tokio::test]
+async fn a_request_that_a_server_was_not_built_for_is_no_failure_of_the_server() -> Result<()> {
+    let bad = MockBackend::start(&["demo"]).await?;
+    let serving = judging(&bad, None).await?;
+    let client = serving.client.for_others();
+    for status in [501, 505] {
+        bad.does(Conduct::Status(status, &[]));
+        for body in [chat("hello"), streamed_chat("hello")] {
+            let answer = client.raw(CHAT, &[], body.to_string()).await?;
+            ensure!(answer.status == status, "{status}: {answer:?}");
+            let told = answer.json()?["error"]["message"].clone();
+            ensure!(told == format!("mock {status}"), "{told}");
+        }
+    }
+    let told = error_event(501);
+    bad.does(Conduct::Bytes(stream_of(&told).into_bytes()));
+    let body = streamed_chat("hello").to_string();
+    let answer = client.raw(CHAT, &[], body).await?;
+    ensure!(answer.status == 200 && answer.body == told.as_bytes());
+    ensure!(bad.seen(CHAT).len() == 5, "each was tried once");
+    serving.idle().await?;
+    let list = executors_until(serving.client, |_| true).await?;
+    ensure!(named(&list, "bad")["health"] == "up", "{list:?}");
+    over(serving).await
+}
+
 #[tokio::test]
 async fn a_server_that_refuses_connections_is_down_and_others_are_asked() -> Result<()> {
     let (bad, good) = (

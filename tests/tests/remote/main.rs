@@ -1,9 +1,12 @@
 //! Servers elsewhere as executors, over HTTP.
 
+mod beside;
 mod continuation;
+mod described;
 mod failures;
 mod files;
 mod llama_cpp;
+mod pages;
 mod passing;
 mod paths;
 mod pointsmen;

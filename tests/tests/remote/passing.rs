@@ -9,6 +9,7 @@ use pointsman_driver::provider::{ExecutorConfig, ModelConfig, ModelSource};
 use pointsman_executor::server::{ServerKey, header_of};
 use pointsman_tests::backend::{Conduct, MockBackend, head};
 use pointsman_tests::client::{chat, streamed_chat};
+use pointsman_tests::exposition::{samples, total};
 use pointsman_tests::serving::backend_at;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -261,6 +262,33 @@ async fn tokens_are_booked_as_the_server_counts_them() -> Result<()> {
         );
         ensure!(metrics.contains(&line), "no {line} in {metrics}");
     }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn the_pace_of_answers_is_measured_where_they_are_streams() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving([backend("elsewhere", &mock)?]).await?;
+    let client = serving.client.for_others();
+    client.chat("hello").await?.text()?;
+    for kind in ["application/json", "text/event-stream"] {
+        let refused = head(400, &[("content-type", kind)], 2) + "{}";
+        mock.does(Conduct::Bytes(refused.into_bytes()));
+        let answer = client.raw(CHAT, &[], streamed_chat("hello").to_string());
+        ensure!(answer.await?.status == 400);
+    }
+    let measured = async |count: f64| -> Result<()> {
+        let exported = samples(serving.client).await?;
+        let name = "pointsman_time_to_first_token_seconds_count";
+        let seen = total(&exported, name, &[("executor", "elsewhere")]);
+        ensure!(seen == count, "{seen} instead of {count}");
+        Ok(())
+    };
+    measured(0.0).await?;
+    mock.does(Conduct::Answers(3));
+    let stream = client.stream(&streamed_chat("hello")).await?;
+    stream.finish().await?;
+    measured(1.0).await?;
     over(serving).await
 }
 

@@ -9,6 +9,8 @@ use pointsman_tests::client::{chat, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::{backend, begun, executors_until, named, over, serving, serving_with};
 
@@ -68,6 +70,22 @@ async fn a_path_that_no_engine_answers_goes_to_a_server_of_the_model() -> Result
     for path in ["/admin/unknown", "/monitor/unknown"] {
         ensure!(serving.client.unchecked(Method::GET, path).await?.status == 404);
     }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_target_that_is_no_path_goes_to_no_server() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let one = backend("one", &mock)?;
+    let serving = serving_with([one], |config| config.core.degraded_after = 1).await?;
+    let mut socket = TcpStream::connect(serving.server.addr()).await?;
+    let request = b"OPTIONS * HTTP/1.1\r\nhost: demo\r\nconnection: close\r\n\r\n";
+    socket.write_all(request).await?;
+    let mut said = String::new();
+    socket.read_to_string(&mut said).await?;
+    ensure!(said.starts_with("HTTP/1.1 404 "), "{said}");
+    let list = executors_until(serving.client, |_| true).await?;
+    ensure!(named(&list, "one")["health"] == "up", "{list:?}");
     over(serving).await
 }
 

@@ -195,3 +195,22 @@ async fn a_server_that_prefills_side_by_side_is_found_out_and_keeps_its_prompts_
     ensure!(known == [0, 2], "{known:?}");
     Ok(())
 }
+
+/// Nothing comes of an answer as a whole before its end, long after the prompt was read.
+#[tokio::test]
+async fn a_prompt_is_not_pending_for_as_long_as_its_answer_takes_that_comes_as_a_whole()
+-> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let serving = serving_with([backend("slow", &mock)?], |_| ()).await?;
+    let client = serving.client;
+    mock.does(Conduct::BytesThenNothing(Vec::new()));
+    let asked = tokio::spawn(async move { client.chat("hello").await });
+    let is_read = |list: &[Value]| {
+        let slow = named(list, "slow");
+        slow["slots_used"] == 1 && slow["prefill_tokens_pending"] == 0
+    };
+    executors_until(client, is_read).await?;
+    ensure!(!asked.is_finished());
+    asked.abort();
+    over(serving).await
+}

@@ -401,6 +401,9 @@ async fn a_load_that_makes_no_sense_is_refused_by_name() -> Result<()> {
         (json!({"running": -1}), "running"),
         (json!({"kv-blocks": 0}), "kv-blocks"),
         (json!({"busy": 1}), "busy"),
+        (json!({"waiting": 0, "slots": 8}), "waiting"),
+        (json!({"kv-blocks": 100, "running": 1}), "kv-blocks"),
+        (json!({"kv-blocks-used": 30}), "kv-blocks-used"),
     ] {
         let got = client.post("/admin/executors/told/load", &body).await?;
         ensure!(

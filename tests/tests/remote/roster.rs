@@ -63,7 +63,7 @@ async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
     executors_until(client, |list| names(list) == ["two"]).await?;
     // A file that is wrong changes nothing.
     fs::write(&path, "[[backends]]\nurl = 'nowhere'\n")?;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
     let list = executors_until(client, |_| true).await?;
     ensure!(names(&list) == ["two"], "{list:?}");
     // Another address by the same name, and one more.
@@ -119,6 +119,27 @@ async fn a_file_that_is_edited_during_the_start_is_read_again() -> Result<()> {
     fs::write(&path, table("one", &one, "") + &table("two", &two, ""))?;
     let serving = of_config(config, Lookup::default()).await?;
     executors_until(serving.client, |list| names(list) == ["one", "two"]).await?;
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_reload_has_the_backends_that_it_has_read() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("pointsman.toml");
+    let (one, two) = (
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    );
+    fs::write(&path, table("one", &one, ""))?;
+    let before = read(&path)?;
+    let serving = of_config(before.clone(), Lookup::default()).await?;
+    fs::write(&path, table("two", &two, ""))?;
+    let after = read(&path)?;
+    // Nobody finds it by looking.
+    fs::remove_file(&path)?;
+    let changed = serving.server.reload(&before, &after).await?;
+    ensure!(changed.in_force.contains("backends"), "{changed:?}");
+    executors_until(serving.client, |list| names(list) == ["two"]).await?;
     over(serving).await
 }
 

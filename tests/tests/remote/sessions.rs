@@ -216,3 +216,61 @@ async fn a_response_waits_for_the_server_of_the_one_that_it_names() -> Result<()
     ensure!(answer.header("x-pointsman-executor") == home, "{answer:?}");
     over(serving).await
 }
+
+#[tokio::test]
+async fn a_response_that_is_too_long_for_the_server_of_the_one_that_it_names_is_refused_by_it()
+-> Result<()> {
+    const PATH: &str = "/v1/responses";
+    let mocks = [
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    ];
+    for (mock, context) in mocks.iter().zip([100, 8192]) {
+        mock.has_models_with_context(("vllm", &["demo"]), context);
+    }
+    let serving = serving([backend("short", &mocks[0])?, backend("long", &mocks[1])?]).await?;
+    let client = serving.client.for_others();
+    let whole = json!({"id": "resp_1", "object": "response", "output": []});
+    mocks[0].obeys(PATH, 200, &whole.to_string());
+    let first = json!({"model": "demo", "input": "hello", "pointsman": {"executors": ["short"]}});
+    let answer = client.raw(PATH, &[], first.to_string()).await?;
+    ensure!(answer.status == 200, "{answer:?}");
+    let too_long = r#"{"error":"the input length exceeds the context length"}"#;
+    mocks[0].obeys(PATH, 400, too_long);
+    for tokens_max in [5, 500] {
+        let next = json!({"model": "demo", "input": "yes", "previous_response_id": "resp_1",
+            "max_output_tokens": tokens_max});
+        let answer = client.raw(PATH, &[], next.to_string()).await?;
+        let is_as_written = answer.status == 400 && answer.body == too_long.as_bytes();
+        ensure!(is_as_written, "{tokens_max}: {answer:?}");
+    }
+    ensure!(mocks[1].seen(PATH).is_empty());
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_response_whose_predecessor_nobody_knows_goes_where_there_is_room_for_its_length()
+-> Result<()> {
+    const PATH: &str = "/v1/responses";
+    let mocks = [
+        MockBackend::start(&["demo"]).await?,
+        MockBackend::start(&["demo"]).await?,
+    ];
+    for (mock, context) in mocks.iter().zip([100, 8192]) {
+        mock.has_models_with_context(("vllm", &["demo"]), context);
+        let whole = json!({"id": "resp_2", "object": "response", "output": []});
+        mock.obeys(PATH, 200, &whole.to_string());
+    }
+    let serving = serving([backend("short", &mocks[0])?, backend("long", &mocks[1])?]).await?;
+    let client = serving.client.for_others();
+    for number in 0..6 {
+        let next = json!({"model": "demo", "input": format!("I am {number}"),
+            "previous_response_id": "resp_1", "max_output_tokens": 500});
+        let answer = client.raw(PATH, &[], next.to_string()).await?;
+        ensure!(answer.status == 200, "{answer:?}");
+        let executor = answer.header("x-pointsman-executor");
+        ensure!(executor == "long", "{number} went to {executor}");
+    }
+    ensure!(mocks[0].seen(PATH).is_empty());
+    over(serving).await
+}

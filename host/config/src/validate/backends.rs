@@ -65,23 +65,21 @@ impl Check<'_> {
             models.push(self.new_name(&path("models"), model, &models)?);
         }
         let key = self.backend_key(path, &table)?;
+        let ca = table.ca_file.as_ref().map(|file| self.ca(file));
         let headers = table.headers.as_ref();
         let headers = headers.map(|given| self.headers(&path("headers"), given));
         let software = table.software.as_ref();
         let software = software.map(|given| self.software(&path("software"), given));
+        let software = software.transpose()?;
         let time = |key: &str, given, range, default| self.time(&path(key), given, range, default);
-        let metrics = metrics(&table);
+        let metrics = self.metrics(path, &table, software)?;
         let unload_after = self.within(&path("unload-after"), table.unload_after, PATIENCE)?;
         let unload_after = unload_after.map(|time| time.0);
         let server = ServerConfig {
             name: name.transpose()?,
-            software: software.transpose()?,
+            software,
             key,
-            ca: table
-                .ca_file
-                .as_ref()
-                .map(|file| self.ca(file))
-                .transpose()?,
+            ca: ca.transpose()?,
             headers: headers.transpose()?.unwrap_or_default(),
             models,
             slots: self.number_if(&path("slots"), table.slots.as_ref(), 1..=SLOTS_MAX)?,
@@ -172,6 +170,47 @@ impl Check<'_> {
         }
     }
 
+    /// The names of a server's metrics. A path alone, and a metric without the one beside which it is read, are for a software
+    /// whose own metrics have names, as one that is to be found out may be.
+    fn metrics(
+        self,
+        path: &dyn Fn(&str) -> String,
+        table: &file::Backend,
+        software: Option<ServerSoftware>,
+    ) -> Result<MetricNames, ConfigError> {
+        let text = |given: &Given<String>| given.as_ref().map(|given| given.get_ref().clone());
+        let names = MetricNames {
+            path: text(&table.metrics_path),
+            running: table.running_metric.clone(),
+            waiting: text(&table.waiting_metric),
+            kv_usage: text(&table.kv_usage_metric),
+            kv_info: table.kv_info_metric.clone(),
+        };
+        let Some(software) = software else {
+            return Ok(names);
+        };
+        let all = names.clone().or(software.metric_names());
+        if let Some(given) = &table.metrics_path
+            && !all.has_any()
+        {
+            let (key, software) = (path("metrics-path"), software.as_str());
+            return Err(self.at(given, Wrong::NoMetrics { key, software }));
+        }
+        if let Some(given) = &table.waiting_metric
+            && all.running.is_none()
+        {
+            let (key, needed) = (path("waiting-metric"), "running-metric");
+            return Err(self.at(given, Wrong::MetricAlone { key, needed }));
+        }
+        if let Some(given) = &table.kv_usage_metric
+            && all.kv_info.is_none()
+        {
+            let (key, needed) = (path("kv-usage-metric"), "kv-info-metric");
+            return Err(self.at(given, Wrong::MetricAlone { key, needed }));
+        }
+        Ok(names)
+    }
+
     /// The key of a server, which is given as it is or in a file.
     fn backend_key(
         self,
@@ -196,28 +235,6 @@ impl Check<'_> {
         };
         Ok(Some(ServerKey::new(text)))
     }
-}
-
-/// The names of the metrics of a server; absent: none is given, and they are its software's.
-fn metrics(table: &file::Backend) -> Option<MetricNames> {
-    let names = [
-        &table.running_metric,
-        &table.waiting_metric,
-        &table.kv_usage_metric,
-        &table.kv_info_metric,
-    ];
-    if names.iter().all(|name| name.is_none()) {
-        return None;
-    }
-    let [running, waiting, kv_usage, kv_info] = names.map(|name| name.clone().unwrap_or_default());
-    let path = table.metrics_path.clone();
-    Some(MetricNames {
-        path: path.unwrap_or_else(|| "/metrics".to_owned()),
-        running,
-        waiting,
-        kv_usage,
-        kv_info,
-    })
 }
 
 /// Checks that no other executor has the name of a server elsewhere.

@@ -79,10 +79,9 @@ fn the_example_shows_the_defaults() {
     assert_eq!(shown.local.models[0].source, default.local.models[0].source);
     assert_eq!(shown.local.executors[0], default.local.executors[0]);
     let (device, default_device) = (&default.local.devices[0], &shown.local.devices[0]);
-    assert_eq!(device.kv_bytes, default_device.kv_bytes);
+    assert_eq!(device.kv_bytes, None);
     assert_eq!(device.tokens_per_step, default_device.tokens_per_step);
     let second = &shown.local.devices[1];
-    assert_eq!(second.kv_bytes, default_device.kv_bytes);
     assert_eq!(second.tokens_per_step, default_device.tokens_per_step);
     assert_eq!(shown.tenants[0].weight, TenantConfig::new("alice").weight);
     assert_eq!(shown.hints, default.hints);

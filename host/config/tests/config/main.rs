@@ -140,8 +140,7 @@ fn a_table_of_a_model_describes_its_executor() {
     let devices: Vec<_> = devices
         .map(|device| (&*device.name, device.kv_bytes))
         .collect();
-    let memory = Some(64 << 20);
-    assert_eq!(devices, [("cpu0", memory), ("cpu1", memory)]);
+    assert_eq!(devices, [("cpu0", None), ("cpu1", None)]);
     let (threads, cores) = (7, None);
     let seven = Hardware::Processors { threads, cores };
     assert_eq!(config.local.devices[1].hardware, seven);
@@ -282,6 +281,19 @@ fn a_seed_makes_a_model_of_random_weights() {
     };
     let config = load_in(folder.path(), "").unwrap();
     assert_eq!(config.local.models[0].source, expected);
+}
+
+#[test]
+fn a_metric_that_is_read_beside_another_one_is_alone_where_the_software_may_have_that_one() {
+    for software in ["", "software = 'vllm'\n"] {
+        let metrics = "waiting-metric = 'w'\nkv-usage-metric = 'u'\n";
+        let text = format!("[[backends]]\nurl = 'http://a'\n{software}{metrics}");
+        let config = load(&text).unwrap();
+        let metrics = &config.backends[0].server.metrics;
+        let named = (metrics.waiting.as_deref(), metrics.kv_usage.as_deref());
+        assert_eq!(named, (Some("w"), Some("u")));
+        assert_eq!((&metrics.running, &metrics.kv_info), (&None, &None));
+    }
 }
 
 #[test]

@@ -553,6 +553,19 @@ fn a_server_elsewhere_that_cannot_be_used_is_refused_where_it_stands() {
             "[[backends]]\nurl = 'http://a'\npoll = '1ms'",
             "pointsman.toml:3:8: backends[0].poll must be from 50ms to 1h, not 1ms",
         ),
+        (
+            "[[backends]]\nurl = 'http://a'\nsoftware = 'ollama'\nmetrics-path = '/stats'",
+            "pointsman.toml:4:16: backends[0].metrics-path: no metrics of ollama are known; name them, as with \
+             `running-metric`, or leave it out",
+        ),
+        (
+            "[[backends]]\nurl = 'http://a'\nsoftware = 'openai'\nwaiting-metric = 'w'",
+            "pointsman.toml:4:18: backends[0].waiting-metric tells nothing without `running-metric`: name both or neither",
+        ),
+        (
+            "[[backends]]\nurl = 'http://a'\nsoftware = 'sglang'\nkv-usage-metric = 'u'",
+            "pointsman.toml:4:19: backends[0].kv-usage-metric tells nothing without `kv-info-metric`: name both or neither",
+        ),
     ]);
 }
 

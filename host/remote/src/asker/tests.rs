@@ -5,6 +5,11 @@ use std::future::ready;
 use serde_json::json;
 
 use super::*;
+use crate::client::{Connections, Trust};
+
+fn vllm_metrics() -> MetricNames {
+    ServerSoftware::Vllm.metric_names()
+}
 
 #[tokio::test]
 async fn a_question_is_asked_again_where_its_answer_is_late_and_not_where_nobody_is_there() {
@@ -143,4 +148,50 @@ fn the_slots_of_llama_cpp_are_counted_that_process() {
     let slots = json!([{"id": 0, "is_processing": true}, {"id": 1, "is_processing": false}]);
     let load = llama_load(Some(&props), Some(&slots));
     assert_eq!((load.capacity, load.present), (Some(4), Some(1)));
+}
+
+/// The questions to a server for which these models are named.
+fn asker(models: &[&str]) -> Asker {
+    let mut server = ServerConfig::new("http://127.0.0.1:1".parse().unwrap());
+    server.models = models.iter().map(|name| (*name).to_owned()).collect();
+    let connections = Connections::trusting(Trust::Nobody).unwrap();
+    Asker::new(ServerClient::new(connections, &server), &server)
+}
+
+#[tokio::test]
+async fn a_server_that_lists_no_models_takes_nothing_unless_they_are_named() {
+    let (finding, naming) = (asker(&[]), asker(&["demo"]));
+    for (status, hint) in [
+        (401, ": its `key` is missing, or is not the right one"),
+        (403, ": its `key` is missing, or is not the right one"),
+        (
+            404,
+            ": the path in its `url` is wrong, or its `models` have to be named",
+        ),
+        (405, ": its `models` have to be named"),
+        (501, ": its `models` have to be named"),
+    ] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let why = format!("/v1/models answers {status}{hint}");
+        assert_eq!(finding.unlisted(status), Some(why));
+        assert_eq!(naming.unlisted(status), None);
+    }
+    for status in [429, 500, 502, 503] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let why = Some(format!("/v1/models answers {status}"));
+        assert_eq!(finding.unlisted(status), why);
+        assert_eq!(naming.unlisted(status), why);
+    }
+    assert_eq!(finding.unlisted(StatusCode::OK), None);
+}
+
+#[test]
+fn models_that_are_named_have_the_contexts_of_those_that_are_found() {
+    let model = |name: &str, context_tokens| FoundModel {
+        name: name.to_owned(),
+        context_tokens,
+    };
+    let found = [model("other", Some(1)), model("a", Some(4096))];
+    let models = named(&["a".to_owned(), "b".to_owned()], &found);
+    assert_eq!(*models, [model("a", Some(4096)), model("b", None)]);
 }

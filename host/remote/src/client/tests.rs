@@ -1,9 +1,12 @@
-//! Tests of a client of requests before a server that speaks HTTP/2: what it grants, and what it sends once more.
+//! Tests of a client of requests before a server that speaks HTTP/2: what it grants, what it sends once more, and when it
+//! takes a server to be gone.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::advance;
 
 use super::*;
+use crate::test_util::{hold_clock, settle};
 
 /// The first bytes of a client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -98,6 +101,15 @@ async fn read<T>(socket: &mut TcpStream, find: impl Fn(&[Frame<'_>]) -> Option<T
     }
 }
 
+/// The next connection to a server, once its first request has begun.
+async fn begun(listener: &TcpListener) -> TcpStream {
+    let (mut socket, _) = listener.accept().await.unwrap();
+    socket.write_all(NO_SETTINGS).await.unwrap();
+    let begins = |frames: &[Frame<'_>]| frames.iter().any(|it| it.kind == HEADERS);
+    read(&mut socket, |frames| begins(frames).then_some(())).await;
+    socket
+}
+
 /// A client of requests that speaks HTTP/2 to whoever it reaches.
 fn http2() -> legacy::Builder {
     let mut builder = passing();
@@ -115,10 +127,7 @@ async fn asked(answers: [&'static [u8]; 2]) -> (Result<StatusCode, CallError>, u
     let mut sockets = Vec::new();
     let serving = async {
         for answer in answers {
-            let (mut socket, _) = listener.accept().await.unwrap();
-            socket.write_all(NO_SETTINGS).await.unwrap();
-            let begins = |frames: &[Frame<'_>]| frames.iter().any(|it| it.kind == HEADERS);
-            read(&mut socket, |frames| begins(frames).then_some(())).await;
+            let mut socket = begun(&listener).await;
             socket.write_all(answer).await.unwrap();
             sockets.push(socket);
         }
@@ -164,4 +173,31 @@ async fn a_request_is_sent_once_more_only_where_it_was_not_begun_with_and_only_o
     let (status, connections) = asked([REFUSED, REFUSED]).await;
     assert!(status.is_err(), "{status:?}");
     assert_eq!(connections, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_gone_without_a_word_is_given_up_for_another() {
+    tokio::spawn(hold_clock());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let connections = Connections::of(Trust::Nobody, http2).unwrap();
+    let send = || {
+        let connections = connections.clone();
+        let request = Request::get(&*url).body(Full::default()).unwrap();
+        tokio::spawn(async move { connections.send(&connections.requests, request).await })
+    };
+    let first = send();
+    let gone = begun(&listener).await;
+    for time in [PING_AFTER, PING_TIMEOUT] {
+        assert!(!first.is_finished());
+        advance(time + Duration::from_millis(1)).await;
+        settle().await;
+    }
+    assert!(first.is_finished(), "it waits for a server that is gone");
+    assert!(first.await.unwrap().is_err());
+    let second = send();
+    let mut other = begun(&listener).await;
+    other.write_all(SERVED).await.unwrap();
+    assert_eq!(second.await.unwrap().unwrap().status(), StatusCode::OK);
+    drop(gone);
 }

@@ -5,10 +5,11 @@
 //! is assumed: nothing is sent there before it was heard.
 
 use std::mem;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
 
-use pointsman_events::Availability;
 use pointsman_executor::contract::{Event, ServerChange};
+use pointsman_executor::handle::FoundModel;
 use pointsman_executor::server::{BrokenStreams, ServerConfig};
 
 use super::{ModelsMax, Remote, Standing};
@@ -29,24 +30,26 @@ impl Remote {
         self.client = ServerClient::new(self.spec.connections.clone(), &self.spec.server);
         self.residency.describe(self.spec.reach(&self.client));
         let mut events: Vec<Event> = self.takes_part(before.broken_streams).into_iter().collect();
+        let mut known = Arc::clone(&self.found.borrow());
         if self.spec.server.url != before.url {
             events.push(self.replaced());
+            known = Arc::from([]);
         }
         self.standing.learned = None;
-        self.poll.pause_ms.store(0, Ordering::Relaxed);
+        self.standing.busy_pause = Duration::ZERO;
+        self.poll.pause_as_usual();
         let asked = (&self.client, &self.residency, &self.poll);
         self.findings = poll::start(&self.runtime, &self.spec.server, asked);
-        self.name_models();
+        self.name_models(&known);
         events.extend(self.models_max());
         events.extend(self.loaded());
         events
     }
 
-    /// Forgets what was known of the server before.
+    /// Forgets what was known of the server before, that it answered too: whatever the next one does is news.
     fn replaced(&mut self) -> Event {
         self.residency.forget();
         self.standing = Standing {
-            availability: Some(Availability::Busy),
             load: self.standing.load,
             slots: self.standing.slots,
             models_max: ModelsMax {
@@ -67,11 +70,12 @@ impl Remote {
         is_news.then_some(Event::Changed(ServerChange::ModelsMax(counts)))
     }
 
-    /// Serves the models that an operator has named. Without any, those that are found count.
-    pub(super) fn name_models(&self) {
-        if !self.spec.server.models.is_empty() {
-            let models = asker::named(&self.spec.server.models);
-            self.found.send_replace(models);
+    /// Serves the models that an operator has named, with the contexts of those that the server is known to have. Without
+    /// any, those that are found count.
+    pub(super) fn name_models(&self, known: &[FoundModel]) {
+        let names = &self.spec.server.models;
+        if !names.is_empty() {
+            self.serve(asker::named(names, known));
         }
     }
 
@@ -83,3 +87,6 @@ impl Remote {
         is_news.then_some(Event::Changed(ServerChange::BrokenStreams(part)))
     }
 }
+
+#[cfg(test)]
+mod tests;

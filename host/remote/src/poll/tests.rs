@@ -1,22 +1,18 @@
 //! Tests of rounds in which a server takes connections and answers nothing.
 
-use bytes::Bytes;
-use http::{HeaderMap, Method};
 use pointsman_events::{Availability, RequestId};
 use pointsman_executor::contract::{Command, Event, Events, ServerChange};
-use pointsman_executor::delivery::{self, Closing, Deliveries};
+use pointsman_executor::delivery::{Closing, Deliveries};
 use pointsman_executor::handle::EngineHandle;
-use pointsman_executor::job::{Job, JobState};
-use pointsman_executor::relay::{RemoteCall, Rooms};
-use pointsman_executor::test_util::{EXECUTOR, FIRST_LIFE, reference, start};
+use pointsman_executor::test_util::{EXECUTOR, FIRST_LIFE, reference};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::yield_now;
 use tokio::time::advance;
 
 use super::*;
 use crate::asker::{LATE_MAX, PATIENCE};
 use crate::client::{Connections, Trust};
 use crate::executor::{RemoteSpec, spawn};
+use crate::test_util::{hold_clock, passed_on};
 
 /// The only request.
 const REQUEST: RequestId = RequestId(1);
@@ -30,13 +26,6 @@ struct Mute {
     events: mpsc::Receiver<Events>,
     /// The client's end of the request.
     clients: Vec<(Closing, Deliveries)>,
-}
-
-/// Keeps the clock from going on by itself, as it does where nobody has anything to do.
-async fn hold_clock() {
-    loop {
-        yield_now().await;
-    }
 }
 
 /// The availability of which these events tell, and of nothing else.
@@ -98,24 +87,9 @@ impl Mute {
 
     /// Has the request start, and arrive at the server.
     async fn begins(&mut self) {
-        let call = RemoteCall {
-            method: Method::POST,
-            path: "/v1/chat/completions".to_owned(),
-            headers: HeaderMap::new(),
-            body: Bytes::from_static(b"{}"),
-            model: None,
-            prompt_tokens: 1,
-            rooms: Rooms::default(),
-        };
-        let job = Job {
-            call: Some(Arc::new(call)),
-            ..Job::new(vec![1], 8)
-        };
-        let (sink, closing, deliveries) = delivery::channel(8);
-        self.clients.push((closing, deliveries));
-        let state = JobState::new(Arc::new(job), sink);
-        let start = start(reference(REQUEST), state, Vec::new());
-        self.orders(Command::Start(Box::new(start))).await;
+        let (start, client) = passed_on(REQUEST);
+        self.clients.push(client);
+        self.orders(start).await;
         let told = self.told().await;
         assert!(matches!(&*told, [Event::Started(_)]), "{told:?}");
         self.hears().await;

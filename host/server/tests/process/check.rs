@@ -1,8 +1,12 @@
 //! The things that are said before anybody is served: by `serve --check`, and by a server that does not start.
 
+use std::path::Path;
 use std::process::Command;
 
 use pointsman_model::test_util::fp8::Fp8Model;
+use serde_json::{Value, json};
+
+use super::Process;
 
 /// Runs `pointsman serve --check` for a configuration beside a policy folder with these files.
 fn checked(config: &str, policies: &[(&str, &[u8])]) -> (i32, String, String) {
@@ -77,7 +81,10 @@ fn a_configuration_is_checked_with_its_policies_and_nobody_is_served() {
             "[policies.settings.aging]\nbonus = 1",
             "policy aging does not start",
         ),
-        ("[[models]]\nname = 'x'\npath = 'nowhere'", "nowhere"),
+        (
+            "[[models]]\nname = 'x'\npath = 'nowhere'",
+            "nowhere does not exist",
+        ),
         ("[tls]\ncertificate = 'a'\nkey = 'b'", "tls: "),
         ("listn = ':80'", "did you mean `listen`"),
     ] {
@@ -109,7 +116,7 @@ fn a_server_that_others_reach_without_a_key_says_so() {
         .output()
         .unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    let open = "whoever reaches 0.0.0.0:0 may use the models, as the tenant `default`";
+    let open = "whoever reaches [::]:0 may use the models, as the tenant `default`";
     assert!(said.contains(open), "{said}");
     assert_eq!(output.status.code(), Some(0));
 }
@@ -164,5 +171,89 @@ fn cores_that_the_process_may_not_run_on_are_named_beside_those_that_it_may() {
         ", not on 1022-1023",
     ] {
         assert!(err.contains(part), "{part} not in\n{err}");
+    }
+}
+
+/// Writes the architecture of a model into a folder, with `sizes`, and returns the table that has it served with weights
+/// that are made.
+fn dummy(folder: &Path, sizes: Value) -> String {
+    let mut config = json!({
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 256, "hidden_size": 64, "intermediate_size": 64,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "head_dim": 128, "max_position_embeddings": 131_072,
+    });
+    let (Value::Object(keys), Value::Object(sizes)) = (&mut config, sizes) else {
+        panic!("configurations are objects");
+    };
+    keys.extend(sizes);
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let path = folder.display();
+    format!("[[models]]\nname = 'large'\npath = '{path}'\ndummy-seed = 1")
+}
+
+#[test]
+fn memory_of_a_device_that_holds_no_block_of_its_models_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    // A token takes 1 MiB.
+    let model = dummy(folder.path(), json!({}));
+    for (memory, said) in [
+        (
+            "kv-memory = '8MiB'",
+            "kv-memory of 8388608 bytes, on device cpu0, holds no block: one takes 16777216 bytes",
+        ),
+        (
+            "swap-memory = '8MiB'",
+            "swap-memory of 8388608 bytes, on device cpu0, holds no block: one takes 16777216 bytes",
+        ),
+    ] {
+        let (code, out, err) = checked(&format!("[cpu]\n{memory}\n{model}"), &[]);
+        assert_eq!(code, 1, "{out}");
+        assert!(err.contains(said), "{said} not in {err}");
+    }
+}
+
+#[test]
+fn a_kv_cache_that_cuts_a_context_is_told_with_what_a_whole_one_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = dummy(folder.path(), json!({}));
+    let (code, out, err) = checked(&format!("[cpu]\nkv-memory = '64MiB'\n{large}"), &[]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let advice = "perhaps not meant so\n  device cpu0 has KV cache for 64 of the 131072 tokens of large's context: one \
+                  whole sequence takes a kv-memory of 128GiB";
+    assert!(out.contains(advice), "{out}");
+
+    let config = folder.path().join("pointsman.toml");
+    std::fs::write(&config, "[cpu]\nkv-memory = '1MiB'").unwrap();
+    let process = Process::start(&["--config", config.to_str().unwrap()]);
+    let told = "device cpu0 has KV cache for 336 of the 2048 tokens of demo's context: one whole sequence takes a \
+                kv-memory of 6MiB";
+    let mut lines = process.first_lines.iter();
+    let warned = lines.any(|line| line.contains("WARN") && line.contains(told));
+    assert!(warned, "{:?}", process.first_lines);
+    process.signal("TERM");
+    assert!(process.end().0.success());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn weights_for_which_there_is_no_memory_are_refused_before_they_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    // 24 TiB.
+    let wide =
+        json!({"hidden_size": 1 << 20, "intermediate_size": 1 << 20, "num_hidden_layers": 4});
+    let config = folder.path().join("pointsman.toml");
+    std::fs::write(&config, dummy(folder.path(), wide)).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_pointsman"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+        .arg(&config)
+        .env("STATE_DIRECTORY", folder.path().join("state"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in [
+        "and weights of the processors' models, ",
+        ", cannot be had: ",
+    ] {
+        assert!(said.contains(part), "{part} not in {said}");
     }
 }

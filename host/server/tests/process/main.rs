@@ -5,9 +5,11 @@
 mod backend;
 mod check;
 mod fleet;
+mod output;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
 use serde_json::Value;
@@ -26,12 +28,18 @@ struct Process {
 
 impl Process {
     fn start(args: &[&str]) -> Self {
+        Self::start_with(args, &[])
+    }
+
+    /// Starts a server with these variables in its environment.
+    fn start_with(args: &[&str], variables: &[(&str, &Path)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pointsman"))
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(args)
             .current_dir(folder.path())
             .env("STATE_DIRECTORY", folder.path().join("state"))
+            .envs(variables.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -392,6 +400,12 @@ fn past_the_drain_deadline_what_runs_is_ended_with_a_word() {
     assert!(!last_words[0].contains("[DONE]"), "{last_words:?}");
     let unserved = |text: &String| text.starts_with("HTTP/1.1 503");
     assert!(last_words.iter().any(unserved), "{last_words:?}");
+    // And each has its line, with what it had used by then.
+    let mut lines = said.lines();
+    let first = lines.find(|line| line.contains("pointsman::access: request request=0 "));
+    let first = first.unwrap_or_else(|| panic!("{said}"));
+    assert!(first.contains("outcome=\"cancelled\""), "{first}");
+    assert!(!first.contains(" output_tokens=0 "), "{first}");
 }
 
 #[test]
@@ -434,6 +448,10 @@ fn a_hangup_puts_the_changed_configuration_in_force_and_cuts_nothing_off() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     process.wait_for_line("DEBUG");
     assert!(process.complete("old").starts_with("HTTP/1.1 401"));
+    // One waits for a restart, however often the file is read until then.
+    process.signal("HUP");
+    let line = process.wait_for_line("in force after a restart only");
+    assert!(line.contains(r#"keys="core.queue-max""#), "{line}");
     let text = text + &rest(running);
     assert!(text.contains("[DONE]"), "{text}");
     process.signal("TERM");

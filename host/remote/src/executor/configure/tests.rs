@@ -1,0 +1,90 @@
+//! Tests of a server that takes the place of another one.
+
+use std::io;
+use std::iter::repeat;
+
+use pointsman_events::Availability;
+use pointsman_executor::contract::{Command, Events};
+use pointsman_executor::test_util::{EXECUTOR, FIRST_LIFE};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::client::{Connections, Trust};
+use crate::executor::{RemoteSpec, spawn};
+use crate::test_util::hold_clock;
+
+/// The answers of a server to its first question, and to all others.
+const REFUSAL: (&str, &str) = ("401 Unauthorized", "");
+const LIST: (&str, &str) = ("200 OK", r#"{"data": [{"id": "demo"}]}"#);
+
+/// Answers the question on a connection, and closes it.
+async fn answer(mut socket: TcpStream, (status, body): (&str, &str)) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") && socket.read_buf(&mut head).await? > 0 {}
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n");
+    let answer = format!("{head}\r\n{body}");
+    socket.write_all(answer.as_bytes()).await
+}
+
+/// Starts a server that refuses the first question, which is asked again at once.
+async fn refuses_at_first() -> ServerConfig {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        for given in [REFUSAL].into_iter().chain(repeat(LIST)) {
+            let (socket, _) = listener.accept().await.unwrap();
+            // Whoever asked may have left.
+            drop(answer(socket, given).await);
+        }
+    });
+    let mut server = ServerConfig::new(url.parse().unwrap());
+    server.poll = Duration::ZERO;
+    server
+}
+
+/// Waits until the server takes requests. Returns what the driver is told of its answers until then.
+async fn opens(events: &mut mpsc::Receiver<Events>) -> Vec<ServerChange> {
+    let open = ServerChange::Availability(Availability::Open);
+    let mut told = Vec::new();
+    while !told.contains(&open) {
+        for event in events.recv().await.unwrap().list {
+            if let Event::Changed(change) = event
+                && matches!(
+                    change,
+                    ServerChange::Availability(_) | ServerChange::Replaced
+                )
+            {
+                told.push(change);
+            }
+        }
+    }
+    told
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_in_the_place_of_another_one_is_told_of_that_takes_nothing() {
+    tokio::spawn(hold_clock());
+    let (sender, mut events) = mpsc::channel(16);
+    let spec = RemoteSpec {
+        executor: EXECUTOR,
+        incarnation: FIRST_LIFE,
+        server: refuses_at_first().await,
+        models_max: None,
+        connections: Connections::trusting(Trust::Nobody).unwrap(),
+        events: sender,
+    };
+    let executor = spawn(&Handle::current(), spec);
+    let [busy, open] = [Availability::Busy, Availability::Open].map(ServerChange::Availability);
+    assert_eq!(opens(&mut events).await, [busy.clone(), open.clone()]);
+    let order = Command::Configure {
+        server: Box::new(refuses_at_first().await),
+        models_max: None,
+    };
+    executor.commands.send(order).await.unwrap();
+    let told = opens(&mut events).await;
+    assert_eq!(told, [ServerChange::Replaced, busy, open]);
+}
