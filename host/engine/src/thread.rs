@@ -11,8 +11,8 @@
 //! Held by `tests/thread.rs`.
 //! 1. A failing device or a panic takes one life of the engine, and never the host
 //!    (`a_panic_loses_what_ran_and_the_next_life_serves`).
-//! 2. A device that keeps failing is given up after [`Recovery::losses_max`] lives
-//!    (`a_device_that_keeps_failing_is_given_up`).
+//! 2. A device that keeps failing is given up after [`Recovery::losses_max`] lives, and nothing can be sent to the engine
+//!    once that is told (`a_device_that_keeps_failing_is_given_up`).
 //! 3. A device that another engine has lost is let go of without a step too, and no engine is given up for it
 //!    (`an_idle_engine_lets_go_of_a_device_that_another_has_lost_and_is_not_given_up`).
 
@@ -341,6 +341,8 @@ impl Lives {
         let gives_up = self.losses >= losses_max;
         if gives_up {
             why = format!("{why}; given up after {losses_max} losses without a step");
+            // Whoever hears of the loss finds that nobody reads what is sent here any more.
+            self.commands.close();
         }
         let lost = Event::Lost { why: why.clone() };
         if self.report(vec![lost]).is_err() {

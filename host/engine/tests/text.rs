@@ -431,6 +431,58 @@ fn a_tokenizer_that_falls_back_to_bytes_streams_whole_characters() {
     }
 }
 
+/// Returns what the stream must show of tokens of [`tokenizer`]: of a run of bytes the characters before the first byte
+/// that is no UTF-8, and U+FFFD for each byte from there on.
+fn byte_by_byte(tokens: &[u32]) -> String {
+    let runs = tokens.chunk_by(|one, other| *one < 256 && *other < 256);
+    let shown = runs.enumerate().map(|(at, run)| match run {
+        [259] => "a".to_owned(),
+        [261] => " a".to_owned(),
+        bytes => {
+            let bytes = bytes.iter().map(|byte| u8::try_from(*byte).unwrap());
+            let bytes: Vec<u8> = bytes.collect();
+            let whole = match std::str::from_utf8(&bytes) {
+                Ok(text) => text.len(),
+                // A space before the first word is no text: nothing of the run was shown.
+                Err(error) if at == 0 && bytes[..error.valid_up_to()] == [b' '] => 0,
+                Err(error) => error.valid_up_to(),
+            };
+            let text = std::str::from_utf8(&bytes[..whole]).unwrap();
+            text.to_owned() + &"\u{fffd}".repeat(bytes.len() - whole)
+        }
+    });
+    let shown: String = shown.collect();
+    shown.strip_prefix(' ').unwrap_or(&shown).to_owned()
+}
+
+#[test]
+fn a_byte_that_is_no_text_takes_nothing_of_what_is_around_it() {
+    let text = model(&[tokenizer()]).unwrap();
+    let shown = |tokens: &[u32]| stream(&text, &[], tokens).0;
+    assert_eq!(shown(&[0x0a, 0xe2, 259]), "\n\u{fffd}a");
+    // As many bytes as a U+FFFD has, which each of them becomes at once.
+    assert_eq!(shown(&[0xe6, 0x9d, 0xb1, 0xe2, 259]), "東\u{fffd}a");
+    // A space has no text where nothing is before it.
+    assert_eq!(shown(&[259, 0x20, 0xe2, 259]), "a \u{fffd}a");
+    let mut rng = Rng::with_seed(25);
+    let parts: [&[u32]; 9] = [
+        &[0x0a],
+        &[0x20],
+        &[0xc3, 0xa9],
+        &[0xe6, 0x9d, 0xb1],
+        &[0xf0, 0x9f, 0x91, 0xa7],
+        &[0xe2],
+        &[0x80],
+        &[259],
+        &[261],
+    ];
+    for _ in 0..3000 {
+        let parts = (0..rng.usize(0..12)).map(|_| parts[rng.usize(..parts.len())]);
+        let tokens = parts.collect::<Vec<_>>().concat();
+        assert_eq!(shown(&tokens), byte_by_byte(&tokens), "{tokens:?}");
+    }
+}
+
 /// A space before the first word is stripped: a word after special tokens is not the first.
 #[test]
 fn special_tokens_leave_no_trace() {

@@ -150,10 +150,10 @@ fn a_device_that_keeps_failing_is_given_up() {
         assert_eq!(lost, incarnation);
         let last = incarnation + 1 == losses_max;
         assert_eq!(why(&heard).contains("given up after 5 losses"), last);
+        assert_eq!(engine.handle.commands.is_closed(), last);
     }
     let ended = ended(engine.handle.work);
     assert!(matches!(ended, Ended::GaveUp(why) if why.contains("fell off the bus")));
-    assert!(engine.handle.commands.is_closed());
 }
 
 #[test]

@@ -47,6 +47,9 @@ pub trait PromptEncoder: Debug + Send + Sync {
     /// The reason why it is told of no tools.
     fn call_syntax(&self) -> Result<CallSyntax, NoTools>;
 
+    /// Returns true if a message of a conversation may have several calls of tools; otherwise an answer has one at most.
+    fn takes_several_calls(&self) -> bool;
+
     /// Special tokens with which the model writes calls of tools: the answer's reader has to see them.
     fn call_tokens(&self) -> &[u32];
 

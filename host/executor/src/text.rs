@@ -6,7 +6,9 @@
 //! # Invariants
 //! Held by `tests/text.rs` of the engine, for random tokens and random cuts.
 //! 1. The pieces together are the text of all tokens decoded at once, behind the prompt's where they go on with
-//!    that, but for more than [`UNREAD_MAX`] tokens in a row that end within a character.
+//!    that, but for more than [`UNREAD_MAX`] tokens in a row that end within a character, and for characters that a
+//!    tokenizer takes back: one that falls back to bytes breaks all bytes of a run where one is no UTF-8. What was shown
+//!    stays, and what follows is decoded without it.
 //! 2. A text ends where the first stop string begins, wherever it was cut. The first one is the
 //!    one that ends first; among those that end together, the longest.
 //! 3. The text held back is shorter than the longest stop string, plus [`UNREAD_MAX`] tokens.
@@ -46,8 +48,8 @@ pub struct TextStream {
     window: Vec<u32>,
     /// Number of tokens in `window` that were decoded before.
     read: usize,
-    /// Bytes of the text of those tokens.
-    read_bytes: usize,
+    /// The text of those tokens.
+    read_text: String,
     /// Text held back, in whole characters, that may be the beginning of a stop string.
     held: String,
 }
@@ -84,7 +86,7 @@ impl TextStream {
             if !text.ends_with(char::REPLACEMENT_CHARACTER) {
                 return Ok(Self {
                     read: window.len(),
-                    read_bytes: text.len(),
+                    read_text: text,
                     window,
                     held: String::new(),
                 });
@@ -110,14 +112,21 @@ impl TextStream {
         }
         self.window.push(token);
         let text = model.decode(&self.window)?;
-        let is_whole = text.len() > self.read_bytes && !text.ends_with(char::REPLACEMENT_CHARACTER);
+        let is_whole =
+            text.len() > self.read_text.len() && !text.ends_with(char::REPLACEMENT_CHARACTER);
         if !is_whole && self.window.len() - self.read <= UNREAD_MAX {
             return Ok(Decoded::More(String::new()));
         }
-        let added = self.added(&text);
-        self.window.drain(..self.read);
+        let added = self.added(model, &text)?;
+        let rest = model.decode(&self.window[self.read..])?;
+        // A space is no text where it comes first: without what is before it, it would seem not to have been read.
+        if rest.is_empty() && self.window.len() <= UNREAD_MAX {
+            self.read_text = text;
+        } else {
+            self.window.drain(..self.read);
+            self.read_text = rest;
+        }
         self.read = self.window.len();
-        self.read_bytes = model.decode(&self.window)?.len();
         Ok(self.release(stop, &added))
     }
 
@@ -158,15 +167,20 @@ impl TextStream {
     /// Takes all tokens out of the window, and returns the text of those not decoded before.
     fn take_window(&mut self, model: &dyn Detokenizer) -> Result<String, DecodeError> {
         let text = model.decode(&self.window)?;
-        let added = self.added(&text);
+        let added = self.added(model, &text)?;
         self.window.clear();
-        (self.read, self.read_bytes) = (0, 0);
+        self.read = 0;
+        self.read_text.clear();
         Ok(added)
     }
 
     /// Returns the part of `text`, decoded from the window, that was not decoded before.
-    fn added(&self, text: &str) -> String {
-        text.get(self.read_bytes..).unwrap_or_default().to_owned()
+    fn added(&self, model: &dyn Detokenizer, text: &str) -> Result<String, DecodeError> {
+        match text.strip_prefix(&*self.read_text) {
+            Some(added) => Ok(added.to_owned()),
+            // Bytes that were text before are none with these.
+            None => model.decode(&self.window[self.read..]),
+        }
     }
 
     /// Appends `added` to the text held back, and returns as much as can be no part of a stop

@@ -18,7 +18,6 @@ use pointsman_driver::provider::ServeModelError;
 use pointsman_engine::backend::{Backend, DeviceError, KvBlocks, KvShape};
 use pointsman_engine::cpu;
 use pointsman_engine::cpu::{Cores, CpuBackend, KvMemory, Processors};
-use pointsman_model::config::LlamaConfig;
 use pointsman_model::open::OpenModel;
 use pointsman_model::split::Rank;
 use tracing::info;
@@ -28,6 +27,10 @@ use crate::settings::{DeviceConfig, Hardware};
 
 /// Tokens in a block, of the model that takes the most memory per token.
 const TOKENS_PER_BLOCK: u64 = 16;
+/// The least KV cache of processors for which none is configured, in bytes.
+pub(crate) const KV_BYTES_MIN: u64 = 64 << 20;
+/// The part of the memory that is available which such a KV cache may take: one in so many.
+const AVAILABLE_PART: u64 = 4;
 /// Bytes that kernels read at once.
 const READ_BYTES: u64 = 16;
 
@@ -47,6 +50,8 @@ pub(crate) struct ComingModel<'a> {
     pub(crate) model: &'a OpenModel,
     /// The slots of each executor that serves it there.
     pub(crate) slots: &'a [u32],
+    /// Bytes that a token takes of the widest model of these executors: its own tokens take as many there.
+    pub(crate) width: u64,
 }
 
 /// The hardware of an attached device, at work.
@@ -57,7 +62,8 @@ enum Compute {
 }
 
 impl LocalDevice {
-    /// Attaches a device whose blocks fit the widest of `models`, and starts its threads.
+    /// Attaches a device whose blocks fit the widest of `models`, and starts its threads. So many bytes of memory are available
+    /// to it where its KV cache is not configured.
     ///
     /// # Errors
     /// If there is no such device, or it has no memory for `models`.
@@ -65,29 +71,13 @@ impl LocalDevice {
         machine: &mut Machine,
         now: Micros,
         config: &DeviceConfig,
-        models: &[ComingModel<'_>],
+        (models, available): (&[ComingModel<'_>], u64),
     ) -> Result<Self> {
         let name = &config.name;
-        let widths = models
-            .iter()
-            .map(|coming| kv_bytes_per_token(&config.hardware, coming.model.config()));
-        let widest = widths.max().context("no model is configured")?;
-        let bytes = block_bytes(&config.hardware, widest);
-        let kv_bytes = kv_bytes(config, models).with_context(|| format!("device {name}"))?;
-        let total = u32::try_from(kv_bytes / bytes).unwrap_or(u32::MAX);
-        ensure!(
-            total > 0,
-            "kv-memory of {kv_bytes} bytes, on device {name}, holds no block: one takes {bytes} \
-             bytes"
-        );
-        let swap_bytes = config.swap_bytes;
-        let host = u32::try_from(swap_bytes / bytes).unwrap_or(u32::MAX);
-        ensure!(
-            host > 0 || swap_bytes == 0,
-            "swap-memory of {swap_bytes} bytes, on device {name}, holds no block: one takes {bytes} \
-             bytes"
-        );
-        let blocks = KvBlocks { bytes, total, host };
+        let kv_bytes = kv_bytes(config, models, available);
+        let kv_bytes = kv_bytes.with_context(|| format!("device {name}"))?;
+        let blocks = kv_blocks(config, models.iter().map(|coming| coming.model), kv_bytes)?;
+        let KvBlocks { bytes, total, host } = blocks;
         let compute = match &config.hardware {
             Hardware::Processors { threads, cores } => {
                 let threads = NonZeroUsize::new(*threads).unwrap_or(NonZeroUsize::MIN);
@@ -128,28 +118,29 @@ impl LocalDevice {
 
     /// Lays the KV cache of an executor's models out in the blocks of the device.
     pub(crate) fn shape(&self, models: &[&OpenModel]) -> Result<KvShape, ServeModelError> {
-        let mut widest = 1;
         for model in models {
-            let config = model.config();
             if let Compute::Cuda(devices) = &self.compute {
                 devices
                     .check(model)
                     .map_err(|error| ServeModelError::DoesNotFit(error.to_string()))?;
             }
-            widest = widest.max(kv_bytes_per_token(&self.hardware, config));
         }
-        let tokens = u32::try_from(self.blocks.bytes / widest).unwrap_or(u32::MAX);
-        if tokens == 0 {
+        let shape = shape(&self.hardware, self.blocks, models);
+        if shape.tokens_per_block == 0 {
             return Err(ServeModelError::DoesNotFit(format!(
-                "a token takes {widest} bytes of KV cache, a block of device {} has {}; put the model \
+                "a token takes {} bytes of KV cache, a block of device {} has {}; put the model \
                  into the configuration and start the host again",
-                self.name, self.blocks.bytes
+                widest(&self.hardware, models.iter().copied()),
+                self.name,
+                self.blocks.bytes
             )));
         }
-        Ok(KvShape {
-            tokens_per_block: tokens,
-            blocks_total: self.blocks.total,
-        })
+        Ok(shape)
+    }
+
+    /// Bytes of one of its KV blocks.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.blocks.bytes
     }
 
     /// True for a device that an executor may lose, which all there have to let go of then.
@@ -226,12 +217,14 @@ pub fn list_devices() -> String {
     lines
 }
 
-/// Bytes of KV cache that a token of a model takes.
-fn kv_bytes_per_token(hardware: &Hardware, config: &LlamaConfig) -> u64 {
-    match hardware {
+/// Bytes of KV cache that a token takes of the model that needs most; at least 1.
+pub(crate) fn widest<'a>(hardware: &Hardware, models: impl Iterator<Item = &'a OpenModel>) -> u64 {
+    let configs = models.map(OpenModel::config);
+    let bytes = configs.map(|config| match hardware {
         Hardware::Processors { .. } => cpu::kv_bytes_per_token(config),
         Hardware::Cuda { .. } => pointsman_cuda::kv_bytes_per_token(config),
-    }
+    });
+    bytes.max().unwrap_or(1).max(1)
 }
 
 /// Numbers of CUDA devices as the log has them.
@@ -250,11 +243,63 @@ fn block_bytes(hardware: &Hardware, widest: u64) -> u64 {
     }
 }
 
-/// Bytes of KV cache on a device: as configured, or nine tenths of what `models` and the largest steps of their
-/// executors leave of a CUDA device's. Of several together each has the same part, for which the fullest has room.
-fn kv_bytes(config: &DeviceConfig, models: &[ComingModel<'_>]) -> Result<u64> {
+/// Lays the KV cache of an executor's models out in the blocks of a device. No token in a block: one takes more than it has.
+pub(crate) fn shape(hardware: &Hardware, blocks: KvBlocks, models: &[&OpenModel]) -> KvShape {
+    let tokens = blocks.bytes / widest(hardware, models.iter().copied());
+    KvShape {
+        tokens_per_block: u32::try_from(tokens).unwrap_or(u32::MAX),
+        blocks_total: blocks.total,
+    }
+}
+
+/// The blocks of a device, each with room for tokens of the widest of `models`, in so many bytes of KV cache.
+///
+/// # Errors
+/// If there is room for none.
+fn kv_blocks<'a>(
+    config: &DeviceConfig,
+    models: impl Iterator<Item = &'a OpenModel>,
+    kv_bytes: u64,
+) -> Result<KvBlocks> {
+    let (name, swap_bytes) = (&config.name, config.swap_bytes);
+    let bytes = block_bytes(&config.hardware, widest(&config.hardware, models));
+    let total = u32::try_from(kv_bytes / bytes).unwrap_or(u32::MAX);
+    ensure!(
+        total > 0,
+        "kv-memory of {kv_bytes} bytes, on device {name}, holds no block: one takes {bytes} \
+         bytes"
+    );
+    let host = u32::try_from(swap_bytes / bytes).unwrap_or(u32::MAX);
+    ensure!(
+        host > 0 || swap_bytes == 0,
+        "swap-memory of {swap_bytes} bytes, on device {name}, holds no block: one takes {bytes} \
+         bytes"
+    );
+    Ok(KvBlocks { bytes, total, host })
+}
+
+/// The blocks that a device would have for these models, as far as its configuration says; absent: it says nothing of its
+/// KV cache. The memory of a CUDA device is not asked for: a server that runs may have it.
+///
+/// # Errors
+/// If there is room for none.
+pub(crate) fn configured_blocks<'a>(
+    config: &DeviceConfig,
+    models: impl Iterator<Item = &'a OpenModel>,
+) -> Result<Option<KvBlocks>> {
+    let blocks = kv_blocks(config, models, config.kv_bytes.unwrap_or(u64::MAX))?;
+    Ok(config.kv_bytes.map(|_given| blocks))
+}
+
+/// Bytes of KV cache on a device: as configured, or on processors what [`unasked_kv_bytes`] says, or nine tenths of what
+/// `models` and the largest steps of their executors leave of a CUDA device's. Of several together each has the same part,
+/// for which the fullest has room.
+fn kv_bytes(config: &DeviceConfig, models: &[ComingModel<'_>], available: u64) -> Result<u64> {
     let Hardware::Cuda { ordinals } = &config.hardware else {
-        return config.kv_bytes.context("kv-memory is missing");
+        let longest = models.iter();
+        let longest = longest.map(|coming| (coming.width, coming.model.config().context_tokens));
+        let unasked = || unasked_kv_bytes(longest, available);
+        return Ok(config.kv_bytes.unwrap_or_else(unasked));
     };
     // One that cannot be split over them has no executor here.
     let models = models
@@ -288,6 +333,48 @@ fn kv_bytes(config: &DeviceConfig, models: &[ComingModel<'_>]) -> Result<u64> {
     Ok(kv_bytes)
 }
 
+/// Bytes of KV cache on processors for which none is configured, with so many bytes of memory available: one whole sequence of the
+/// model that takes most, by the bytes of a token and the tokens of a context of each. Memory is taken from the system as blocks
+/// are first written.
+fn unasked_kv_bytes(longest: impl Iterator<Item = (u64, u32)> + Clone, available: u64) -> u64 {
+    let widths = longest.clone().map(|(width, _)| width);
+    let block = widths.max().unwrap_or(1).max(1) * TOKENS_PER_BLOCK;
+    let blocks = longest.map(|(width, context)| u64::from(context).div_ceil(block / width.max(1)));
+    let whole = blocks.max().unwrap_or(0) * block;
+    whole
+        .min(available / AVAILABLE_PART)
+        .max(KV_BYTES_MIN)
+        .max(block)
+}
+
 fn can_be_split(model: &OpenModel, ordinals: &[usize]) -> bool {
     Rank::all(ordinals.len()).all(|rank| model.part(rank).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_have_kv_cache_for_a_whole_sequence_within_a_part_of_the_memory() {
+        const GIB: u64 = 1 << 30;
+        let (demo, llama, huge) = ((3 << 10, 2048), (256 << 10, 131_072), (5 << 20, 4096));
+        let (wide, long) = ((1 << 20, 4096), (112 << 10, 131_072));
+        for (models, available, bytes) in [
+            (vec![demo], 16 * GIB, KV_BYTES_MIN),
+            (vec![demo, llama], 256 * GIB, 32 * GIB),
+            (vec![llama], 16 * GIB, 4 * GIB),
+            (vec![llama], 0, KV_BYTES_MIN),
+            // A block takes more than that.
+            (vec![huge], 0, 80 << 20),
+            // 17 tokens take two blocks.
+            (vec![(8 << 20, 17)], 16 * GIB, 256 << 20),
+            // Of the long one 146 tokens are in a block, and 16 beside the wide one in an executor.
+            (vec![wide, long], 256 * GIB, 898 * (16 << 20)),
+            (vec![wide, (wide.0, long.1)], 1024 * GIB, 128 * GIB),
+        ] {
+            let unasked = unasked_kv_bytes(models.clone().into_iter(), available);
+            assert_eq!(unasked, bytes, "{models:?} with {available}");
+        }
+    }
 }

@@ -2,14 +2,16 @@
 //!
 //! A model is asked for by name: the hub says what files it has, those that a server needs are fetched, and the
 //! server reads them from the cache as it reads any folder. What is in the cache already is not fetched again, whoever
-//! put it there; where the hub is out of reach or busy, the cached copy serves.
+//! put it there; where the hub is out of reach or busy, or this machine has no certificates to know it by, the cached copy
+//! serves.
 //!
 //! # Invariants
-//! Held by `tests/hub`.
+//! Held by `tests/hub`, and what is said of certificates by the server's `tests/process`.
 //! 1. A file has its name in the cache only once it is there whole and, where the hub tells its SHA-256, is the same.
 //! 2. The token goes to the hub's own address and to no other.
 //! 3. No name that the hub or a file gives leads out of the cache.
-//! 4. A hub that is out of reach or busy, at whatever step, keeps no model from being served that the cache has whole.
+//! 4. A hub that is out of reach or busy, at whatever step, keeps no model from being served that the cache has whole; nor
+//!    do certificates that are missing. A mirror at `http://` needs none.
 //! 5. A model whose small files tell that it cannot be served is refused before its weights.
 //!
 //! # Cancellation
@@ -84,7 +86,7 @@ async fn fetch(model: &HubModel, settings: &LocalSettings) -> Result<PathBuf, Hu
         Ok(place) => return Ok(place),
         Err(error) => error,
     };
-    let HubError::Unreachable { .. } = &error else {
+    let (HubError::Unreachable { .. } | HubError::Certificates(_)) = &error else {
         return Err(error);
     };
     let Some(copy) = cached() else {

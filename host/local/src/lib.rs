@@ -16,6 +16,7 @@ mod demo;
 mod devices;
 pub mod hub;
 mod local_model;
+mod longest;
 mod progress;
 mod provider;
 mod settings;

@@ -28,12 +28,14 @@ use pointsman_model::dummy::Dummy;
 use pointsman_model::files::ModelFiles;
 use pointsman_text::ModelText;
 use tokio::sync::mpsc;
-use tracing::info;
+use tracing::{info, warn};
 
+use crate::check;
 use crate::demo;
-use crate::devices::{ComingModel, LocalDevice};
+use crate::devices::{self, ComingModel, LocalDevice};
 use crate::local_model::LocalModel;
-use crate::settings::LocalSettings;
+use crate::longest::LongestSequence;
+use crate::settings::{DeviceConfig, LocalSettings};
 
 /// A model with its text side.
 #[derive(Debug)]
@@ -125,7 +127,8 @@ pub(crate) fn check_tokens(text: &ModelText, model: &LlamaConfig) -> Result<()> 
 /// The files of a model.
 ///
 /// # Errors
-/// If they are not in this binary, or in a GGUF file that cannot be read; the error names the model.
+/// If they are not in this binary, or there is nothing at their path, or a GGUF file that cannot be read; the error names the
+/// model.
 pub(crate) fn files(config: &ModelConfig) -> Result<ModelFiles> {
     match &config.source {
         ModelSource::Embedded => {
@@ -147,6 +150,26 @@ fn describe(source: &ModelSource) -> String {
         ModelSource::Dummy { config, seed } => {
             format!("random weights by seed {seed} for {}", config.display())
         }
+    }
+}
+
+/// A model of an executor whose blocks on a device are laid out so. An operator is told where that has too few for the model's
+/// context.
+fn prepared(device: &LocalDevice, shape: KvShape, model: &ServedModel) -> PreparedModel {
+    let name = &model.entry.name;
+    let longest = LongestSequence {
+        model: name,
+        context_tokens: loaded(model).model.files().config().context_tokens,
+        device: &device.name,
+        shape,
+        block_bytes: device.block_bytes(),
+    };
+    if let Some(shortage) = longest.shortage() {
+        warn!("{shortage}");
+    }
+    PreparedModel {
+        name: name.clone(),
+        context_tokens: longest.tokens(),
     }
 }
 
@@ -206,17 +229,7 @@ impl LocalProvider {
             reads: ReadableBlocks::Own,
             model_unload_delay: terms.model_unload_delay,
         };
-        let pool = shape.tokens_per_block.saturating_mul(shape.blocks_total);
-        let prepared = models.iter().map(|model| PreparedModel {
-            name: model.entry.name.clone(),
-            // A sequence alone is no longer than the whole pool.
-            context_tokens: loaded(model)
-                .model
-                .files()
-                .config()
-                .context_tokens
-                .min(pool),
-        });
+        let prepared = models.iter().map(|model| prepared(device, shape, model));
         let engine = Engine {
             name: spec.name.clone(),
             backends: self.backends.clone(),
@@ -323,9 +336,17 @@ impl BackendMaker for EngineBackends {
 /// compute. Slow: they may be gigabytes.
 ///
 /// # Errors
-/// If a file of a model is missing or wrong; the error names the model.
+/// If a file of a model is missing or wrong, or there is no memory for what processors compute; the error names the model,
+/// or the sizes.
 pub fn load_all(settings: &LocalSettings) -> Result<Vec<ServedModel>> {
     let models: Vec<ServedModel> = settings.models.iter().map(load).collect::<Result<_>>()?;
+    let on_processors = |model: &&ServedModel| {
+        let mut executors = settings.executors_on_processors();
+        executors.any(|executor| executor.models.contains(&model.entry.name))
+    };
+    let weights = models.iter().filter(on_processors);
+    let weights = weights.map(|model| loaded(model).model.files().bytes_in_memory());
+    check::check_memory(settings, weights.sum())?;
     for executor in settings.executors_on_processors() {
         for model in named(&models, &executor.models) {
             let read = loaded(model).model.in_memory();
@@ -355,18 +376,22 @@ pub fn start(
     }
     // Without a model of its own the host has no work for devices of its own.
     let used = settings.devices.iter().filter(|_| !models.is_empty());
+    let available = check::unpromised_bytes(settings);
     let devices = used.map(|device| {
         let executors: Vec<&ExecutorConfig> = settings.executors_on(device).collect();
         let coming = models.iter().map(|model| {
             let slots = slots(&executors, &model.entry.name);
-            (loaded(model), slots)
+            let width = width(device, &executors, (models, model));
+            (loaded(model), slots, width)
         });
-        let coming: Vec<_> = coming.filter(|(_, slots)| !slots.is_empty()).collect();
-        let coming = coming.iter().map(|(loaded, slots)| ComingModel {
+        let coming: Vec<_> = coming.filter(|(_, slots, _)| !slots.is_empty()).collect();
+        let coming = coming.iter().map(|(loaded, slots, width)| ComingModel {
             model: loaded.model.files(),
             slots,
+            width: *width,
         });
-        LocalDevice::attach(machine, now, device, &coming.collect::<Vec<_>>())
+        let coming: Vec<ComingModel<'_>> = coming.collect();
+        LocalDevice::attach(machine, now, device, (&coming, available))
     });
     let provider = LocalProvider {
         devices: devices.collect::<Result<_>>()?,
@@ -383,13 +408,28 @@ pub fn start(
 }
 
 /// The slots of each of a device's executors that serves a model. Where there are none yet, one may come for any model.
-fn slots(executors: &[&ExecutorConfig], model: &str) -> Vec<u32> {
+pub(crate) fn slots(executors: &[&ExecutorConfig], model: &str) -> Vec<u32> {
     if executors.is_empty() {
         return vec![ExecutorTerms::default().slots];
     }
     let serves = |executor: &&&ExecutorConfig| executor.models.iter().any(|name| name == model);
     let serving = executors.iter().filter(serves);
     serving.map(|executor| executor.terms.slots).collect()
+}
+
+/// Bytes that a token takes of the widest of the models that the executors have which serve `model`, one of `models`.
+fn width(
+    device: &DeviceConfig,
+    executors: &[&ExecutorConfig],
+    (models, model): (&[ServedModel], &ServedModel),
+) -> u64 {
+    let serving = executors
+        .iter()
+        .filter(|it| it.models.contains(&model.entry.name));
+    let beside = serving.flat_map(|executor| named(models, &executor.models));
+    let all: Vec<_> = beside.chain([model]).map(loaded).collect();
+    let all = all.iter().map(|loaded| &**loaded.model.files());
+    devices::widest(&device.hardware, all)
 }
 
 /// The models of these names, in the order of the names.

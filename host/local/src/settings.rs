@@ -26,9 +26,10 @@ pub struct LocalSettings {
 pub struct DeviceConfig {
     /// The device's name.
     pub name: String,
-    /// Bytes of KV cache, all executors together. Default 64 MiB on processors; absent on a CUDA
-    /// device: nine tenths of the memory that is free once the configured models are there, and room for the largest
-    /// step of each configured executor.
+    /// Bytes of KV cache, all executors together. Absent on processors: one whole sequence of the model that takes most, at
+    /// least 64 MiB, and no more than a quarter of the memory that is available once the configured models are there.
+    /// Absent on a CUDA device: nine tenths of the memory that is free once they are there, and room for the largest step
+    /// of each configured executor.
     pub kv_bytes: Option<u64>,
     /// Bytes of host memory to which what evicted sequences hold can be moved. Default 0: they are
     /// computed again.
@@ -91,7 +92,7 @@ impl DeviceConfig {
     pub fn with_processors(name: &str, processors: usize) -> Self {
         Self {
             name: name.to_owned(),
-            kv_bytes: Some(64 << 20),
+            kv_bytes: None,
             swap_bytes: 0,
             tokens_per_step: 256,
             hardware: Hardware::Processors {

@@ -51,6 +51,32 @@ pub enum ModelFileError {
     Gguf(#[from] GgufError),
 }
 
+/// An error for a path at which there is no model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelPathError {
+    /// There is nothing.
+    #[error("{} does not exist", path.display())]
+    Missing {
+        /// The path.
+        path: PathBuf,
+    },
+    /// There is a folder with several GGUF files, of which one has to be named.
+    #[error(
+        "{} has no config.json, and several GGUF files: name one of them; there are: {files}",
+        folder.display()
+    )]
+    SeveralGguf {
+        /// The path of the folder.
+        folder: PathBuf,
+        /// The names of the files.
+        files: String,
+    },
+    /// There is a file that is no GGUF file, or is damaged.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+}
+
 /// A file of weights, of which parts are read when they are needed.
 #[derive(Debug)]
 pub(crate) struct WeightsFile {
@@ -103,16 +129,19 @@ impl WeightsFile {
 
 impl ModelFiles {
     /// The model at `path`: a GGUF file, a folder with one and nothing else of a model, or a folder in Hugging
-    /// Face's layout, which may not be there.
+    /// Face's layout, whose files may not be there.
     ///
     /// # Errors
-    /// If there is a file that is no GGUF file, or is damaged.
-    pub fn at(path: &Path) -> Result<Self, GgufError> {
-        let only = || match path.join(CONFIG).exists() {
-            true => None,
-            false => only_gguf(path),
+    /// If there is nothing, or a file that is no GGUF file, or is damaged, or several of them.
+    pub fn at(path: &Path) -> Result<Self, ModelPathError> {
+        if matches!(path.try_exists(), Ok(false)) {
+            let path = path.to_owned();
+            return Err(ModelPathError::Missing { path });
+        }
+        let file = match path.is_file() {
+            true => Some(path.to_owned()),
+            false => gguf_in(path)?,
         };
-        let file = path.is_file().then(|| path.to_owned()).or_else(only);
         match file {
             Some(file) => Ok(Self::Gguf(Arc::new(Gguf::open(&file)?))),
             None => Ok(Self::Folder(path.to_owned())),
@@ -183,15 +212,31 @@ impl TextFiles for ModelFiles {
     }
 }
 
-/// The GGUF file in a folder, if there is just one.
-fn only_gguf(folder: &Path) -> Option<PathBuf> {
-    let entries = fs::read_dir(folder)
-        .ok()?
-        .flatten()
-        .map(|entry| entry.path());
-    let mut files = entries.filter(|path| path.extension().is_some_and(|it| it == "gguf"));
-    let first = files.next()?;
-    files.next().is_none().then_some(first)
+/// The GGUF file in a folder that has no configuration. Beside it there may be one for images, which does not count.
+fn gguf_in(folder: &Path) -> Result<Option<PathBuf>, ModelPathError> {
+    if folder.join(CONFIG).exists() {
+        return Ok(None);
+    }
+    let name = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    let is_model = |path: &PathBuf| {
+        let is_gguf = path.extension().is_some_and(|it| it == "gguf");
+        is_gguf && !name(path).to_lowercase().contains("mmproj")
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = paths.filter(is_model).collect();
+    files.sort();
+    match files.as_slice() {
+        [] => Ok(None),
+        [file] => Ok(Some(file.clone())),
+        several => Err(ModelPathError::SeveralGguf {
+            folder: folder.to_owned(),
+            files: several.iter().map(name).collect::<Vec<_>>().join(", "),
+        }),
+    }
 }
 
 fn opened(path: PathBuf) -> Result<Option<File>, ModelFileError> {

@@ -108,6 +108,14 @@ impl OpenModel {
         }
     }
 
+    /// Bytes that the weights take in this machine's memory, for its processors.
+    #[must_use]
+    pub fn bytes_in_memory(&self) -> u64 {
+        let matrices = self.weights.matrices().map(StoredMatrix::bytes_in_memory);
+        let numbers = self.weights.vectors().map(Stacked::numbers).sum::<usize>();
+        matrices.sum::<u64>() + (numbers * size_of::<f32>()) as u64
+    }
+
     /// Refuses a model that processors do not compute.
     ///
     /// # Errors

@@ -432,6 +432,17 @@ impl StoredMatrix {
             Self::Fp8(_) => false,
         }
     }
+
+    /// Bytes that it takes in the memory of processors; 0 in FP8, which they refuse.
+    pub(super) fn bytes_in_memory(&self) -> u64 {
+        match self {
+            Self::Numbers(numbers) if numbers.is_widened() => {
+                (numbers.numbers() * size_of::<f32>()) as u64
+            }
+            Self::Numbers(numbers) => (numbers.numbers() * size_of::<bf16>()) as u64,
+            Self::Fp8(_) => 0,
+        }
+    }
 }
 
 // === impl Stacked ===
@@ -447,6 +458,11 @@ impl Stacked {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(StoredTensor::bytes).sum()
+    }
+
+    /// Number of its numbers.
+    pub(super) fn numbers(&self) -> usize {
+        self.tensors.iter().map(StoredTensor::numbers).sum()
     }
 
     fn matrix(&self) -> Result<Matrix, WeightsError> {

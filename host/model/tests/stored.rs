@@ -104,6 +104,25 @@ fn pieces_are_the_same_numbers_as_the_whole_however_they_are_stored() {
 }
 
 #[test]
+fn the_memory_that_weights_take_is_known_before_they_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let dtypes = [Dtype::BF16, Dtype::F16, Dtype::F32];
+    let mut all = dtypes.map(in_safetensors).to_vec();
+    all.push(in_gguf(folder.path(), Kind::Q4K));
+    for files in all {
+        let model = HostModel::load(&files).unwrap();
+        let matrices = model.weights().matrices();
+        let matrices = matrices.map(|matrix| match &matrix.values {
+            Values::Bf16(values) => values.len() * 2,
+            Values::F32(values) => values.len() * 4,
+        });
+        let vectors = model.weights().vectors().map(|values| values.len() * 4);
+        let taken = matrices.sum::<usize>() + vectors.sum::<usize>();
+        assert_eq!(model.open().bytes_in_memory(), taken as u64, "{files:?}");
+    }
+}
+
+#[test]
 fn what_is_loaded_is_told_tensor_by_tensor_up_to_all_of_it() {
     let files = in_safetensors(Dtype::F32);
     let model = Arc::new(OpenModel::open(&files).unwrap());

@@ -1,9 +1,14 @@
 //! The way in which a model writes calls of tools, and the grammar of its calls.
 //!
 //! Models are told of tools by their chat templates, which show how calls are to be written. The way is
-//! recognised by the marks that a template has.
+//! recognised by the marks that a template has. A template may refuse a message with several calls, as that of Llama 3.1
+//! does: then an answer with several could not be gone on from.
 
-use pointsman_executor::tools::{CALL_MARKS, CallForm, CallSyntax, NoTools, OtherwiseText};
+use pointsman_executor::prompt::{ChatMessage, PromptError};
+use pointsman_executor::tools::{
+    CALL_MARKS, CallForm, CallSyntax, CalledFunction, NoTools, OtherwiseText, Tool, ToolCall,
+    ToolKind,
+};
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
@@ -14,6 +19,8 @@ use super::form::{FormError, schema_with};
 #[derive(Clone, Debug)]
 pub(super) struct CallWriting {
     pub(super) syntax: Result<CallSyntax, NoTools>,
+    /// False if the template refuses messages with several calls.
+    pub(super) takes_several: bool,
     /// Marks that are special tokens, with their ids.
     marks: Vec<(&'static str, u32)>,
     /// The ids of these.
@@ -35,6 +42,7 @@ impl CallWriting {
         let marks: Vec<_> = CALL_MARKS.into_iter().filter_map(special).collect();
         Self {
             syntax,
+            takes_several: !template.is_some_and(refuses_several),
             tokens: marks.iter().map(|(_, id)| *id).collect(),
             marks,
         }
@@ -150,6 +158,55 @@ impl CallWriting {
     fn id_of(&self, mark: &str) -> Option<u32> {
         let mut marks = self.marks.iter();
         marks.find(|(known, _)| *known == mark).map(|(_, id)| *id)
+    }
+}
+
+/// True if a template refuses a conversation in which a message has two calls, and not for another reason.
+fn refuses_several(template: &ChatTemplate) -> bool {
+    let refuses = |calls: usize| {
+        let rendered = template.render(&with_calls(calls), &[roll()]);
+        matches!(rendered, Err(PromptError::Refused(_)))
+    };
+    refuses(2) && !refuses(1)
+}
+
+/// A conversation in which a message has so many calls of [`roll`], with their results.
+fn with_calls(calls: usize) -> Vec<ChatMessage> {
+    // As Mistral's templates want ids.
+    let ids = (0..calls).map(|call| format!("call{call:05}"));
+    let ids: Vec<String> = ids.collect();
+    let tool_calls = ids.iter().map(|id| ToolCall {
+        id: id.clone(),
+        kind: ToolKind::Function,
+        function: CalledFunction {
+            name: TOOL.to_owned(),
+            arguments: "{}".to_owned(),
+        },
+    });
+    let calling = ChatMessage {
+        content: None,
+        tool_calls: tool_calls.collect(),
+        ..ChatMessage::new("assistant", "")
+    };
+    let results = ids.iter().map(|id| ChatMessage {
+        tool_call_id: Some(id.clone()),
+        ..ChatMessage::new("tool", "4")
+    });
+    let before = [ChatMessage::new("user", "Roll twice."), calling];
+    before.into_iter().chain(results).collect()
+}
+
+/// The name of [`roll`].
+const TOOL: &str = "roll";
+
+/// A tool without arguments.
+fn roll() -> Tool {
+    let parameters = json!({"type": "object", "properties": {}});
+    let function = json!({"name": TOOL, "description": "Rolls dice.", "parameters": parameters});
+    Tool {
+        name: TOOL.to_owned(),
+        definition: json!({"type": "function", "function": function}).to_string(),
+        parameters: parameters.to_string(),
     }
 }
 

@@ -310,6 +310,10 @@ impl PromptEncoder for ModelText {
         self.calls.syntax
     }
 
+    fn takes_several_calls(&self) -> bool {
+        self.calls.takes_several
+    }
+
     fn call_tokens(&self) -> &[u32] {
         &self.calls.tokens
     }

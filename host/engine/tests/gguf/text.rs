@@ -141,6 +141,25 @@ fn an_answer_ends_at_every_token_that_ends_a_turn() {
 }
 
 #[test]
+fn a_token_that_ends_texts_by_its_name_or_fills_code_in_ends_an_answer_too() {
+    let ends = |file: &GgufFile| text(file).unwrap().eos().to_vec();
+    // As files of Llama 3 Instruct have it, whose `eos_token_id` is that of `<|eot_id|>`.
+    for name in ["<|end_of_text|>", "<end_of_utterance>", "<EOT>", "_<EOT>"] {
+        let mut file = demo("smollm");
+        match file.metadata.get_mut("tokenizer.ggml.tokens") {
+            Some(Meta::Texts(tokens)) => tokens[2] = name.to_owned(),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(ends(&file), [2, 4], "{name}");
+    }
+    for name in ["fim_pad", "fim_rep", "fim_sep"] {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        let file = demo("smollm").with(&key, Meta::U32(1));
+        assert_eq!(ends(&file), [1, 4], "{name}");
+    }
+}
+
+#[test]
 fn suggestions_and_a_template_for_tools_are_taken_over() {
     let file = demo("smollm")
         .with("general.sampling.temp", Meta::F32(0.5))
@@ -211,14 +230,27 @@ fn a_folder_with_one_file_and_no_configuration_is_that_file() {
     let path = demo("smollm").write(folder.path());
     assert!(matches!(at(), ModelFiles::Gguf(gguf) if gguf.path() == path));
     let put = |name: &str| fs::copy(&path, folder.path().join(name)).unwrap();
-    put("other.gguf");
-    assert!(matches!(at(), ModelFiles::Folder(_)), "which one?");
-    fs::remove_file(folder.path().join("other.gguf")).unwrap();
+    put("mmproj-F16.gguf");
+    assert!(matches!(at(), ModelFiles::Gguf(gguf) if gguf.path() == path));
     put("config.json");
     assert!(
         matches!(at(), ModelFiles::Folder(_)),
         "it has a configuration"
     );
+}
+
+#[test]
+fn a_path_with_no_model_is_told_from_one_with_several() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display();
+    let said = |path: &Path| ModelFiles::at(path).unwrap_err().to_string();
+    let wrong = folder.path().join("modle");
+    assert_eq!(said(&wrong), format!("{place}/modle does not exist"));
+    let path = demo("smollm").write(folder.path());
+    fs::copy(&path, folder.path().join("other.gguf")).unwrap();
+    let several = "has no config.json, and several GGUF files: name one of them; there are: \
+                   model.gguf, other.gguf";
+    assert_eq!(said(folder.path()), format!("{place} {several}"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The hub's HTTP interface, as far as it takes to fetch a model.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use http::response::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use pointsman_driver::hub_model::HubModel;
 use pointsman_notation::Secret;
-use pointsman_remote::client::{CallError, Connections, Download};
+use pointsman_remote::client::{CallError, Connections, Download, Trust};
 use serde::Deserialize;
 use tokio::time;
 use tracing::warn;
@@ -84,7 +85,7 @@ enum Attempt {
 impl HubClient {
     pub(super) fn new(model: &HubModel, hub: &HubSettings) -> Result<Self, HubError> {
         Ok(Self {
-            connections: Connections::new().map_err(HubError::Certificates)?,
+            connections: connections(&hub.endpoint).map_err(HubError::Certificates)?,
             cache: Cache::of(model, hub)?.folder().to_owned(),
             model: model.clone(),
             endpoint: hub.endpoint.trim_end_matches('/').to_owned(),
@@ -378,6 +379,14 @@ impl HubClient {
             why,
             cache: self.cache.clone(),
         }
+    }
+}
+
+/// Connections to the hub. One at `http://` shows no certificate, so that a machine without any can use it.
+fn connections(endpoint: &str) -> io::Result<Connections> {
+    match Connections::new() {
+        Err(_unread) if endpoint.starts_with("http://") => Connections::trusting(Trust::Nobody),
+        connections => connections,
     }
 }
 

@@ -32,15 +32,23 @@ const CONTROL: f64 = 3.0;
 const USER_DEFINED: f64 = 4.0;
 const UNUSED: f64 = 5.0;
 
-/// Names of tokens that end an answer, whether the metadata say so or not: so does llama.cpp.
-const ENDS: [&str; 6] = [
+/// Names of tokens that end an answer, whether the metadata say so or not: llama.cpp's, but for those of families that are
+/// not built.
+const ENDS: [&str; 10] = [
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
     "<|end|>",
     "<|endoftext|>",
+    "<|end_of_text|>",
     "<end_of_turn>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "_<EOT>",
 ];
+/// Tokens of the metadata that end an answer, by the beginnings of their keys: as for llama.cpp, which counts those around
+/// code that is filled in.
+const END_KEYS: [&str; 6] = ["eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"];
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -207,7 +215,7 @@ impl<'a> Metadata<'a> {
 
     fn generation_config(self) -> Result<Value, GgufError> {
         let mut ends: Vec<u64> = Vec::new();
-        for name in ["eos", "eot", "eom"] {
+        for name in END_KEYS {
             ends.extend(self.special(name)?.map(|(id, _)| id));
         }
         let tokens = self.texts(TOKENS)?.unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The ways in which released models write calls.
 
 use super::*;
+use crate::chat::SpecialTokens;
 
 /// Chat templates of released models, as far as they bear marks: the rest tells nothing of calls.
 const RELEASED: [(&str, &str, Option<CallSyntax>); 14] = [
@@ -75,6 +76,29 @@ const RELEASED: [(&str, &str, Option<CallSyntax>); 14] = [
         None,
     ),
 ];
+
+/// The loop over messages of Llama 3.1 and later, as far as it is about calls.
+const ONE_CALL: &str = "\
+{%- for message in messages %}
+    {%- if 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}
+            {{- raise_exception(\"This model only supports single tool-calls at once!\") }}
+        {%- endif %}
+        {{- message.tool_calls[0].function.arguments | tojson }}
+    {%- elif message.role == \"tool\" or message.role == \"ipython\" %}
+        {{- message.content }}
+    {%- endif %}
+{%- endfor %}";
+
+#[test]
+fn a_template_that_refuses_several_calls_in_a_message_is_found_out() {
+    let any = "{%- for m in messages %}{{ m.tool_calls | length }}{%- endfor %}";
+    let every = "{{ raise_exception('there are messages') }}";
+    for (template, refuses) in [(ONE_CALL, true), (any, false), (every, false)] {
+        let template = ChatTemplate::compile(template.to_owned(), &SpecialTokens::default());
+        assert_eq!(refuses_several(&template.unwrap()), refuses);
+    }
+}
 
 #[test]
 fn the_templates_of_released_models_tell_how_they_write_calls() {
