@@ -299,6 +299,33 @@ async fn an_answer_that_is_left_unread_is_given_up_and_the_others_are_not() -> R
     secured.serving.server.stop().await
 }
 
+/// The answer is read for longer than the timeouts are together, and never left unread for as long as one of them.
+#[tokio::test]
+async fn a_whole_answer_that_is_read_slowly_is_sent_to_its_end() -> Result<()> {
+    const PATH: &str = "/openapi.json";
+    let secured = Secured::start(|config| {
+        config.http.read_timeout = Duration::from_secs(1);
+        config.http.write_timeout = Duration::from_secs(3);
+    });
+    let secured = secured.await?;
+    let (status, whole) = secured.client().await?.ask(PATH, None).await?;
+    assert_eq!(status, StatusCode::OK, "{whole:.200}");
+    let time_of_byte = Duration::from_secs(6) / u32::try_from(whole.len())?;
+    // Few bytes pass before they are read.
+    let slow = secured.client_with(4096).await?;
+    let mut body = slow.send(PATH, None).await?.into_body();
+    let mut read = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.context("it is cut off")?;
+        let data = frame.data_ref().context("no data")?;
+        read.extend_from_slice(data);
+        tokio::time::sleep(time_of_byte * u32::try_from(data.len())?).await;
+    }
+    assert!(read == whole.as_bytes(), "{} bytes", read.len());
+    drop(slow);
+    secured.serving.server.stop().await
+}
+
 #[tokio::test]
 async fn a_connection_without_requests_is_ended() -> Result<()> {
     let secured = Secured::start(|config| config.http.read_timeout = Duration::from_secs(3));

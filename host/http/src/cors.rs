@@ -2,7 +2,7 @@
 //!
 //! A browser lets a page read answers, and send what is no plain form, only where the server names the
 //! page's origin. [`Origins`] are those of the configuration. They count for clients' paths: the
-//! interface for operators names no origin.
+//! interface for operators names no origin. What a server elsewhere says about pages is passed on to nobody.
 
 use std::str::FromStr;
 
@@ -49,6 +49,15 @@ impl FromStr for PageOrigin {
 /// The host of an origin, with its port if that is not the scheme's own.
 pub(super) fn authority(origin: &str) -> Option<&str> {
     origin.split_once("://").map(|(_, authority)| authority)
+}
+
+/// Removes what another server has said about pages, whose answer is passed on.
+pub(super) fn remove_others(headers: &mut HeaderMap) {
+    let names = headers.keys();
+    let names = names.filter(|name| name.as_str().starts_with("access-control-"));
+    for name in names.cloned().collect::<Vec<_>>() {
+        headers.remove(name);
+    }
 }
 
 // === impl Origins ===
@@ -103,16 +112,18 @@ impl Origins {
         resource: &Resource<'_>,
     ) -> Option<HttpReply> {
         let asked = request.headers();
-        let asks = *request.method() == Method::OPTIONS
-            && asked.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
-            && !resource.is_for_operators();
+        let method = asked.get(header::ACCESS_CONTROL_REQUEST_METHOD)?;
+        let asks = *request.method() == Method::OPTIONS && !resource.is_for_operators();
         if !asks || self.of(asked).is_none() {
             return None;
         }
         let mut reply = Response::new(Either::Left(Full::default()));
         *reply.status_mut() = StatusCode::NO_CONTENT;
         let headers = reply.headers_mut();
-        let methods = HeaderValue::try_from(resource.allow());
+        let methods = match resource.takes_any_method() {
+            true => Ok(method.clone()),
+            false => HeaderValue::try_from(resource.allow()),
+        };
         let methods = methods.expect("methods can be a header's value");
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
         let max_age = HeaderValue::from(MAX_AGE_SECS);
@@ -126,6 +137,8 @@ impl Origins {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::HeaderName;
+
     use super::*;
 
     #[test]
@@ -145,6 +158,22 @@ mod tests {
         ] {
             assert_eq!(text.parse::<PageOrigin>(), Err(NoOrigin), "{text}");
         }
+    }
+
+    #[test]
+    fn what_another_server_says_about_pages_is_removed_and_nothing_else() {
+        let named = ["access-control-allow-origin", "vary", "content-type"];
+        let named =
+            named.map(|name| (HeaderName::from_static(name), HeaderValue::from_static("*")));
+        let mut headers = HeaderMap::from_iter(named);
+        headers.append(
+            header::ACCESS_CONTROL_ALLOW_ORIGIN,
+            HeaderValue::from_static("https://one.example"),
+        );
+        remove_others(&mut headers);
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["content-type", "vary"]);
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub enum ApiError {
         neutral: &'static [&'static str],
     },
     #[error(
-        "the model's context holds {context_tokens} tokens, the prompt has {prompt_tokens}, and \
+        "this server has room for {context_tokens} tokens of the model's context, the prompt has {prompt_tokens}, and \
          {output_tokens} more are asked for"
     )]
     ContextExceeded {
@@ -84,7 +84,8 @@ pub enum ApiError {
         output_tokens: u32,
     },
     #[error(
-        "the model's context holds {context_tokens} tokens, and the prompt has {tokens_min} or more"
+        "this server has room for {context_tokens} tokens of the model's context, and the prompt has {tokens_min} or \
+         more"
     )]
     PromptTooLong {
         param: &'static str,

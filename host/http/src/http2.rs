@@ -8,7 +8,8 @@
 //! At most [`STREAMS_MAX`] requests at once, and `http.connection-requests-max` in all. Of their bodies one at a
 //! time has bytes that are not counted, as by HTTP/1.1 (`body`). Without a request in hand the connection ends
 //! after `http.read-timeout`, whether it is idle or sends a head that does not end. An answer that is left
-//! unread for `http.write-timeout` is given up.
+//! unread for `http.write-timeout` is given up. It goes to the connection in parts of [`PART_BYTES_MAX`]: its request is
+//! in hand until the last of them is taken.
 //!
 //! # Cancellation
 //! Dropping the future of [`serve`] aborts the tasks of its requests. A request that its client resets is
@@ -19,11 +20,13 @@
 //! 1. A client that leaves an answer unread takes neither the other answers nor the connection with it
 //!    (`an_answer_that_is_left_unread_is_given_up_and_the_others_are_not`).
 //! 2. No task outlives its connection (`a_client_that_leaves_cancels_all_its_requests`).
+//! 3. An answer that its client reads slowly, and reads all the time, is sent to its end
+//!    (`a_whole_answer_that_is_read_slowly_is_sent_to_its_end`).
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,6 +52,8 @@ use super::{ServerPhase, reached, router};
 const STREAMS_MAX: u32 = 256;
 /// The most bytes of bodies that a client may send before they are read: of one, and of all.
 const WINDOW_BYTES: u32 = 256 << 10;
+/// The most bytes of an answer that the connection gets at once: the largest frame that every client takes.
+const PART_BYTES_MAX: usize = 16 << 10;
 
 tokio::task_local! {
     /// The state of the answer that the task sends.
@@ -82,8 +87,13 @@ struct InHand(Arc<watch::Sender<Counts>>);
 #[derive(Clone, Debug)]
 struct Sent(Arc<watch::Sender<Option<Instant>>>);
 
-/// A body whose task knows when a part of it was taken.
-struct Followed<B>(B);
+/// A body whose task knows when a part of it was taken. A connection holds what it was given, however long that is, and
+/// the task of a body that was given whole would end before most of it is sent.
+struct Followed<B> {
+    body: B,
+    /// The bytes of its newest frame that were not given yet.
+    rest: Bytes,
+}
 
 /// Aborts the tasks of a connection's requests when it is dropped: each of them holds the set that it is in.
 struct AbortOnDrop<'s>(&'s Streams);
@@ -107,7 +117,7 @@ pub(super) async fn serve(
             let mut reply = router::answer(&front, entry, with_host(request)).await;
             // Only HTTP/1 has it.
             reply.headers_mut().remove(header::CONNECTION);
-            Ok::<_, Infallible>(reply.map(Followed))
+            Ok::<_, Infallible>(reply.map(Followed::new))
         }
     });
     let connection = builder(&streams, settings).serve_connection(TokioIo::new(socket), service);
@@ -275,6 +285,29 @@ impl Sent {
 
 // === impl Followed ===
 
+impl<B: Body<Data = Bytes> + Unpin> Followed<B> {
+    fn new(body: B) -> Self {
+        let rest = Bytes::new();
+        Self { body, rest }
+    }
+
+    /// The next part of the body, or of its newest frame.
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        if self.rest.is_empty() {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                end => return Poll::Ready(end),
+            };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        let part = self.rest.split_to(self.rest.len().min(PART_BYTES_MAX));
+        Poll::Ready(Some(Ok(Frame::data(part))))
+    }
+}
+
 impl<B: Body<Data = Bytes> + Unpin> Body for Followed<B> {
     type Data = Bytes;
     type Error = B::Error;
@@ -284,7 +317,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Followed<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let polled = Pin::new(&mut self.0).poll_frame(cx);
+        let polled = self.poll_part(cx);
         let part = match &polled {
             Poll::Ready(Some(_)) => Some(Instant::now()),
             Poll::Ready(None) | Poll::Pending => None,
@@ -295,10 +328,44 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Followed<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        SizeHint::with_exact(self.rest.len() as u64) + self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt as _, Full};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_long_answer_goes_to_the_connection_in_parts_of_which_the_last_ends_it() {
+        let length = 2 * PART_BYTES_MAX + 1;
+        let whole: Vec<u8> = (0..=u8::MAX).cycle().take(length).collect();
+        let mut body = Followed::new(Full::new(Bytes::from(whole.clone())));
+        let left = |body: &Followed<Full<Bytes>>| body.size_hint().exact();
+        assert_eq!(left(&body), Some(length as u64));
+        let sent = Sent(Arc::new(watch::channel(None).0));
+        let given = sent.clone();
+        let parts = SENT.scope(sent, async {
+            let mut parts = Vec::new();
+            while !body.is_end_stream() {
+                let part = body.frame().await.unwrap().unwrap().into_data().unwrap();
+                assert!(given.0.borrow().is_some(), "the part is not followed");
+                parts.push(part);
+                let read: usize = parts.iter().map(Bytes::len).sum();
+                assert_eq!(left(&body), Some((length - read) as u64));
+            }
+            parts
+        });
+        let parts = parts.await;
+        let lengths: Vec<usize> = parts.iter().map(Bytes::len).collect();
+        assert_eq!(lengths, [PART_BYTES_MAX, PART_BYTES_MAX, 1]);
+        let joined: Vec<u8> = parts.iter().flatten().copied().collect();
+        assert!(joined == whole, "the parts are not the answer");
     }
 }

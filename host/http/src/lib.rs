@@ -76,7 +76,7 @@ pub mod trace;
 mod turns;
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -352,7 +352,7 @@ pub async fn serve(endpoint: Endpoint, front: Arc<Front>) -> io::Result<()> {
 async fn accept(sockets: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match sockets.accept().await {
-            Ok(accepted) => return accepted,
+            Ok((stream, peer)) => return (stream, canonical(peer)),
             Err(error) if is_of_one_client(error.kind()) => {
                 tracing::debug!(%error, "a client left before it was accepted");
             }
@@ -361,6 +361,15 @@ async fn accept(sockets: &TcpListener) -> (TcpStream, SocketAddr) {
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
+    }
+}
+
+/// An address as its own family writes it: a listener of both has clients of IPv4 by addresses of IPv6.
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    match peer.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, peer.port()),
+        // A link-local one has a scope, too.
+        IpAddr::V6(_) => peer,
     }
 }
 
@@ -382,5 +391,22 @@ fn note(ended: Result<(), JoinError>) {
         && error.is_panic()
     {
         tracing::error!(%error, "a connection's task panicked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_known_by_its_address_whatever_the_listener_makes_of_it() {
+        for (peer, address) in [
+            ("[::ffff:10.0.0.1]:80", "10.0.0.1:80"),
+            ("10.0.0.1:80", "10.0.0.1:80"),
+            ("[fd00::1]:80", "[fd00::1]:80"),
+            ("[fe80::1%2]:80", "[fe80::1%2]:80"),
+        ] {
+            assert_eq!(canonical(peer.parse().unwrap()).to_string(), address);
+        }
     }
 }

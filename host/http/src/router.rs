@@ -20,7 +20,7 @@ use super::rights::KeyHolder;
 use super::routes::{Resource, Route};
 use super::settings::AccessRules;
 use super::trace::Refusable;
-use super::{App, body};
+use super::{App, body, cors};
 
 /// A request on its way to the function of its route.
 #[derive(Debug)]
@@ -78,7 +78,10 @@ pub(super) async fn answer(
             let holder = Arc::clone(call.holder);
             let answered = route.function.run(call, route.status).await;
             tenant = Some(holder).filter(|_| operation.is_some());
-            answered
+            answered.map(|mut reply| {
+                cors::remove_others(reply.headers_mut());
+                reply
+            })
         }
         Ok(Admitted::Answered(reply)) => Ok(reply),
         Err(error) => Err(error),

@@ -210,7 +210,8 @@ impl RouteTable {
     }
 
     /// The path of the table that is found for `path`. One that nobody here knows, and that is not for
-    /// operators, is every method's where there are servers elsewhere that may know it.
+    /// operators, is every method's where there are servers elsewhere that may know it. The targets of `OPTIONS *` and of
+    /// `CONNECT` are no paths.
     pub(super) fn find_or_pass_on(
         &self,
         path: &str,
@@ -220,7 +221,8 @@ impl RouteTable {
             let is_for_operators = ["/admin", "/monitor"]
                 .iter()
                 .any(|own| path.starts_with(own));
-            if is_for_operators || !catalog.executors.iter().any(ExecutorEntry::is_remote) {
+            let is_path = path.starts_with('/') && !is_for_operators;
+            if !is_path || !catalog.executors.iter().any(ExecutorEntry::is_remote) {
                 return Err(error);
             }
             Ok(Resource {
@@ -285,9 +287,9 @@ impl<'a> Resource<'a> {
         } else {
             method
         };
-        let is_unknown = self.rows[0].path.is_empty();
+        let any = self.takes_any_method();
         let mut rows = self.rows.iter();
-        let route = rows.find(|route| is_unknown || route.method == *method);
+        let route = rows.find(|route| any || route.method == *method);
         route.ok_or_else(|| ApiError::MethodNotAllowed {
             allow: self.allow(),
         })
@@ -312,6 +314,11 @@ impl<'a> Resource<'a> {
     /// True if the path is for operators, and not for clients or anybody.
     pub(super) fn is_for_operators(&self) -> bool {
         self.rows[0].access.is_for_operators()
+    }
+
+    /// True for a path that nobody here knows: a server elsewhere may know it with any method.
+    pub(super) fn takes_any_method(&self) -> bool {
+        self.rows[0].path.is_empty()
     }
 
     /// The value of the header `Allow`.

@@ -8,7 +8,7 @@
 //! | bound | number | beyond |
 //! |---|---|---|
 //! | inputs of a request | 2048, OpenAI's number | 400 |
-//! | requests of its inputs in hand at once | 64 | the others wait here |
+//! | requests of its inputs in hand at once | 64, and no more than the server has room for beside others | the rest wait here |
 
 mod document;
 
@@ -139,13 +139,16 @@ fn understand_here(
         Ok(_) | Err(_) => return Ok(None),
     };
     let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
-    let Some(reader) = PromptReader::of(&target.model) else {
+    if target.model.text.is_none() {
         return Ok(None);
-    };
+    }
     let hinted = fields.take(BODY_FIELD);
     let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
     let hints = target.narrow(hints);
     let Some(hints) = kept_here(&target, hints)? else {
+        return Ok(None);
+    };
+    let Some(reader) = PromptReader::of(&target, hints.allowed.as_deref()) else {
         return Ok(None);
     };
     let asked = asked(&fields);
@@ -220,19 +223,32 @@ async fn answer(app: &App, inputs: Inputs, arrived: Micros) -> Result<HttpReply,
     let asked = submissions.first().and_then(|it| it.model.clone());
     let prompts = submissions.iter().map(|it| it.job.prompt.len());
     let tokens = prompts.sum();
+    // Once: a drain that begins later leaves none of the inputs out.
+    app.check_serving()?;
     let quota = app.take_quota(&submissions, 1..=submissions.len().min(IN_HAND_MAX))?;
     let at_once = quota.as_ref().map(QuotaHold::at_once);
     let in_hand_max = at_once.and_then(|it| usize::try_from(it).ok());
     let in_hand_max = in_hand_max.unwrap_or(IN_HAND_MAX);
-    let mut waiting = submissions.into_iter();
+    let mut waiting = VecDeque::from(submissions);
     let (mut in_hand, mut embeddings) = (VecDeque::new(), Vec::new());
     let mut first: Option<Inflow> = None;
     loop {
         while in_hand.len() < in_hand_max
-            && let Some(next) = waiting.next()
+            && let Some(next) = waiting.front()
         {
             let quota = quota.as_ref().map(QuotaHold::share);
-            in_hand.push_back(hand_over(app, next, (quota, None))?.1);
+            match hand_over(app, next.clone(), (quota, None)) {
+                Ok((_, inflow)) => in_hand.push_back(inflow),
+                // The place of one of those in hand will do.
+                Err(ApiError::HandsFull { .. }) if !in_hand.is_empty() => break,
+                // Others were quicker to take it.
+                Err(ApiError::HandsFull { .. }) if first.is_some() => {
+                    app.driver.room().await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            waiting.pop_front();
         }
         let Some(mut inflow): Option<Inflow> = in_hand.pop_front() else {
             break;

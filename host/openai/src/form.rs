@@ -17,6 +17,9 @@ pub(super) struct AskedForm {
     pub(super) form: AnswerForm,
 }
 
+/// OpenAI's own field.
+const RESPONSE_FORMAT: &str = "response_format";
+
 /// The most bytes of a schema, an expression or a grammar, and of all texts to choose from.
 const FORM_BYTES_MAX: usize = 64 << 10;
 
@@ -25,7 +28,7 @@ type ReadForm = fn(&str, &RawValue) -> Result<Option<AnswerForm>, ApiError>;
 
 /// The fields that ask for a form, each with its reader.
 const FIELDS: [(&str, ReadForm); 6] = [
-    ("response_format", response_format),
+    (RESPONSE_FORMAT, response_format),
     ("structured_outputs", structured_outputs),
     ("guided_json", json_form),
     ("guided_regex", regex_form),
@@ -42,9 +45,17 @@ impl AskedForm {
         }
     }
 
-    /// The field that asks for the form.
-    pub(super) fn param(&self) -> &str {
-        &self.param
+    /// True for a form of OpenAI's own field, which is meant for answers that are no calls. vLLM's fields say what the
+    /// whole answer is.
+    pub(super) fn is_response_format(&self) -> bool {
+        self.param == RESPONSE_FORMAT
+    }
+
+    /// The refusal of a second form, which the field `param` asks for.
+    pub(super) fn refused_beside(&self, param: &str) -> ApiError {
+        let other = &self.param;
+        let message = format!("`{param}` and `{other}` ask for two forms; give one");
+        ApiError::field(param, message)
     }
 
     /// Checks that the answers of a model can be kept to the form.
@@ -98,7 +109,7 @@ pub(super) fn properties() -> Properties {
         ],
     );
     vec![
-        ("response_format", json!({"anyOf": kinds})),
+        (RESPONSE_FORMAT, json!({"anyOf": kinds})),
         (
             "structured_outputs",
             described("One form of these, as vLLM takes it.", one_of.to_value()),
@@ -126,11 +137,7 @@ pub(super) fn take(fields: &mut Fields<'_>) -> Result<Option<AskedForm>, ApiErro
             continue;
         };
         if let Some(other) = asked {
-            let message = format!(
-                "`{param}` and `{}` ask for two forms; give one",
-                other.param
-            );
-            return Err(ApiError::field(param, message));
+            return Err(other.refused_beside(param));
         }
         let param = param.to_owned();
         asked = Some(AskedForm { param, form });

@@ -236,6 +236,7 @@ pub(super) fn parse(
             .take("expected_tokens", "an integer of at least 1", |n| *n >= 1)?,
         labels: given.labels(rules.label_keys)?,
         allowed: given.allowed(rules)?,
+        unless_followed: None,
         group: given.take("group", "an integer of at least 0", |_| true)?,
         may_wait: given
             .take("may_wait", "true or false", |_| true)?

@@ -13,7 +13,7 @@
 //! | a prompt, in bytes: the longest token's for each token of the context | | 400 |
 //!
 //! # Invariants
-//! 1. Prompt and output bound of a job for an engine fit the model's context
+//! 1. Prompt and output bound of a job for engines fit the longest context of those that may serve it
 //!    (`understand::tests::a_request_that_does_not_fit_the_context_is_refused`).
 //! 2. A client is told status and headers only when its answer begins or has failed
 //!    (`a_failure_before_the_first_text_has_its_status`, in `host/server/tests/http`).
@@ -258,6 +258,8 @@ fn submit_all(
     submissions: Vec<Submission>,
     calls: Option<&CallReading>,
 ) -> Result<(TicketId, Vec<Inflow>), ApiError> {
+    // The host may have begun to drain while the body came or was read.
+    app.check_serving()?;
     let quota = app.take_quota(&submissions, submissions.len()..=submissions.len())?;
     let submitted = submissions.into_iter().map(|it| {
         let quota = quota.as_ref().map(QuotaHold::share);
@@ -272,18 +274,19 @@ fn submit_all(
 
 /// Hands a request to the driver, if the limits of its tenant allow it.
 fn submit(app: &App, submission: Submission) -> Result<(TicketId, Inflow), ApiError> {
+    // The host may have begun to drain while the body came or was read.
+    app.check_serving()?;
     let quota = app.take_quota(slice::from_ref(&submission), 1..=1)?;
     hand_over(app, submission, (quota, None))
 }
 
-/// Hands a request to the driver that holds what it needs.
+/// Hands a request to the driver that holds what it needs. A host that drains takes it: it may be part of a call that
+/// is in hand.
 fn hand_over(
     app: &App,
     submission: Submission,
     (quota, calls): (Option<QuotaHold>, Option<CallParser>),
 ) -> Result<(TicketId, Inflow), ApiError> {
-    // The host may have begun to drain while the body came or was read.
-    app.check_serving()?;
     let submitted = app.driver.submit(submission, quota);
     let (ticket, deliveries) = submitted.map_err(|error| match error {
         SubmitError::Full => ApiError::HandsFull {

@@ -5,11 +5,12 @@
 //! holds (`tests::a_prompt_that_cannot_fit_is_not_tokenised`, and
 //! `tokenising_stops_past_the_tokens_asked_for` in `host/engine`).
 
-use pointsman_driver::catalog::ModelEntry;
 use pointsman_executor::job::AnswerStart;
 use pointsman_executor::prompt::{ChatMessage, PromptEncoder, PromptError};
 use pointsman_executor::tools::{NoTools, Tool};
 use pointsman_http::error::{ApiError, quoted};
+
+use super::target::Target;
 
 /// The means to read the prompts of a model.
 #[derive(Clone, Copy, Debug)]
@@ -39,11 +40,18 @@ pub(super) enum Prompt {
 // === impl PromptReader ===
 
 impl<'m> PromptReader<'m> {
-    /// The means to read the prompts of `model`; absent: none of this host's engines serves it.
-    pub(super) fn of(model: &'m ModelEntry) -> Option<Self> {
+    /// The means to read the prompts of a model for the engines that may answer, of the `allowed` executors; absent: none
+    /// of this host's engines serves it. Where none of them may, prompts are read for any executor.
+    pub(super) fn of(target: &'m Target<'_>, allowed: Option<&[String]>) -> Option<Self> {
+        let model = &*target.model;
+        let context_tokens = model.context_tokens?;
+        let engines = target.engines(allowed);
+        let contexts = engines.iter().filter_map(|name| model.contexts.get(name));
+        // Of several models the shortest context counts, which may be less.
+        let longest = contexts.max().map(|tokens| context_tokens.min(*tokens));
         Some(Self {
             text: model.text.as_deref()?,
-            context_tokens: model.context_tokens?,
+            context_tokens: longest.unwrap_or(context_tokens),
         })
     }
 }
@@ -234,6 +242,10 @@ mod tests {
 
         fn call_syntax(&self) -> Result<CallSyntax, NoTools> {
             Err(NoTools::NotInTemplate)
+        }
+
+        fn takes_several_calls(&self) -> bool {
+            panic!("nobody makes calls")
         }
 
         fn call_tokens(&self) -> &[u32] {

@@ -28,7 +28,8 @@ pub(crate) struct RelayBody {
     // Owned.
     frames: mpsc::Receiver<RelayFrame>,
     inflow: Inflow,
-    pace: Pace,
+    /// Absent: its frames are no tokens of an answer.
+    pace: Option<Pace>,
     progress: Progress,
     form: Form,
     /// Absent: nobody asks for its id, or it was found.
@@ -83,10 +84,12 @@ pub(super) fn begin(
     } else {
         Form::Other
     };
+    // The frames of anything else are parts of one text, of which nobody knows where a token begins.
+    let is_answered = matches!(form, Form::Events(_)) && status.is_success();
     let body = RelayBody {
         frames,
         inflow,
-        pace,
+        pace: is_answered.then_some(pace),
         progress: Progress::Flowing { frames: 0 },
         form,
         unnamed,
@@ -106,7 +109,9 @@ impl RelayBody {
             && !bytes.is_empty()
         {
             *frames += 1;
-            self.pace.written(*frames);
+            if let Some(pace) = &mut self.pace {
+                pace.written(*frames);
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use pointsman_executor::prompt::GenerationDefaults;
 use pointsman_http::error::ApiError;
 use pointsman_http::fields::{Fields, Properties};
 use serde::Deserialize;
-use serde_json::{Number, json};
+use serde_json::json;
 
 use super::CompletionKind;
 use super::params::flag;
@@ -87,10 +87,9 @@ pub(super) fn take(
         "an integer of at least 1, or 0 or -1 for all",
         |k| (-1..=i64::from(u32::MAX)).contains(k),
     )?;
-    let seed = fields.take_as("seed", "an integer of 64 bits", |seed: &Number| {
-        seed.is_u64() || seed.is_i64()
+    let seed = fields.take_as("seed", "an integer of 64 bits", |seed: &i128| {
+        bits(*seed).is_some()
     })?;
-    let seed = seed.and_then(|seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)));
     let min_p = fields.take_as("min_p", "a number from 0 to 1", |p| (0.0..=1.0).contains(p))?;
     Ok(Sampling {
         logit_bias: logit_bias(fields)?,
@@ -100,8 +99,14 @@ pub(super) fn take(
         top_p: top_p.unwrap_or(defaults.top_p),
         top_k: top_k.map_or(defaults.top_k, |k| u32::try_from(k).unwrap_or(0)),
         // The one random number: the same request gives another answer each time.
-        seed: seed.unwrap_or_else(|| fastrand::u64(..)),
+        seed: seed.and_then(bits).unwrap_or_else(|| fastrand::u64(..)),
     })
+}
+
+/// The 64 bits of a number, with a sign or without one; absent: it has more.
+fn bits(number: i128) -> Option<u64> {
+    let negative = || i64::try_from(number).map(i64::cast_unsigned);
+    u64::try_from(number).or_else(|_| negative()).ok()
 }
 
 fn penalties(
@@ -195,4 +200,40 @@ fn text_logprobs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
         TextLogprobs::Count(count) => Some(count),
         TextLogprobs::Flag(_) => None,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_an_integer_of_64_bits_however_it_is_written() {
+        let seed = |written: &str| {
+            let body = format!(r#"{{"seed": {written}}}"#);
+            let mut fields = Fields::parse(body.as_bytes()).unwrap();
+            let taken = take(&mut fields, &GenerationDefaults::NEUTRAL);
+            taken.map(|sampling| sampling.seed).ok()
+        };
+        for (written, number) in [
+            ("42", 42),
+            ("42.0", 42),
+            ("4.2e1", 42),
+            ("-1", u64::MAX),
+            ("-1.0", u64::MAX),
+            ("-9223372036854775808", 1 << 63),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(seed(written), Some(number), "{written}");
+        }
+        for written in [
+            "1.5",
+            "-9223372036854775809",
+            "18446744073709551616",
+            "1e300",
+            "\"42\"",
+            "true",
+        ] {
+            assert_eq!(seed(written), None, "{written}");
+        }
+    }
 }

@@ -161,7 +161,8 @@ impl<'c> Target<'c> {
 
     /// Keeps a request of so many tokens, those that it asks for included, to the executors whose context has room for
     /// them, or where none has to those with the longest context: the number may be a guess. One of which no context
-    /// is known is taken to have room. Nothing follows from a guess that means nothing.
+    /// is known is taken to have room. Nothing follows from a guess that means nothing. A request that goes on from an
+    /// answer goes to who gave that, whatever its length: it is kept to those with room where nobody knows who that is.
     pub(super) fn fit(
         &self,
         tokens: u64,
@@ -181,14 +182,24 @@ impl<'c> Target<'c> {
         if roomy.len() == serving.len() || means_nothing() {
             return hints;
         }
-        Hints {
-            allowed: Some(roomy),
-            ..hints
+        match hints.follows {
+            Some(_) => Hints {
+                unless_followed: Some(roomy),
+                ..hints
+            },
+            None => Hints {
+                allowed: Some(roomy),
+                ..hints
+            },
         }
     }
 
-    /// The room for a request with these hints on the executors that it may go to.
+    /// The room for a request with these hints on the executors that it may go to. None is told of for one that goes on
+    /// from an answer: where that is too long for the executor that gave it, no other one would do.
     pub(super) fn rooms(&self, hints: &Hints) -> Rooms {
+        if hints.follows.is_some() {
+            return Rooms::default();
+        }
         Rooms {
             contexts: Arc::clone(&self.model.contexts),
             allowed: hints.allowed.clone(),

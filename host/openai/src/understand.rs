@@ -1,9 +1,9 @@
 //! A completion understood: down to the tokens of its prompt, for engines of this host, or only as far
 //! as decisions need, for servers elsewhere.
 //!
-//! A model may be served by both. A request that an engine can serve may go to either; one that asks
-//! for something that engines do not build goes to the servers, where there are any that serve its
-//! model.
+//! A model may be served by both. A request that an engine can serve may go to either, but for one with several
+//! answers, each of which is a request of its own here: that is the engines'. One that asks for something that engines
+//! do not build, or is too long for them, goes to the servers, where there are any that serve its model.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -77,17 +77,18 @@ pub(super) fn understand(
     let hinted = fields.take(BODY_FIELD);
     let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
     let hints = target.narrow(hints);
-    let remotes = target.remotes(hints.allowed.as_deref());
-    let read = read_locally(
-        app,
-        kind,
-        (&target, &catalog, caller.tenant()),
-        fields.clone(),
-    );
+    let allowed = hints.allowed.as_deref();
+    let (remotes, engines) = (target.remotes(allowed), target.engines(allowed));
+    let of = (&target, &*catalog, caller.tenant());
+    let read = read_locally(app, kind, of, (allowed, fields.clone()));
     let passed = LazyCell::new(|| PassedPrompt::of(&fields));
     let (mut local, hints) = match read {
-        // Another server makes several choices itself, of one request.
         Ok(local) if local.works.len() == 1 || remotes.is_empty() => (local, hints),
+        // Another server would make several choices itself, of one request.
+        Ok(local) if !engines.is_empty() => {
+            let allowed = Some(engines);
+            (local, Hints { allowed, ..hints })
+        }
         Err(error) if remotes.is_empty() => return Err(error),
         Ok(_) | Err(_) => {
             let sharing = (app.settings.prefix_cache, caller.tenant());
@@ -168,16 +169,17 @@ fn read_locally(
     app: &App,
     kind: CompletionKind,
     (target, catalog, tenant): (&Target<'_>, &Catalog, &str),
-    mut fields: Fields<'_>,
+    (allowed, mut fields): (Option<&[String]>, Fields<'_>),
 ) -> Result<Local, ApiError> {
-    let model = &*target.model;
-    let reader = PromptReader::of(model).ok_or_else(|| no_engine(&model.name))?;
+    let model = &target.model.name;
+    let reader = PromptReader::of(target, allowed).ok_or_else(|| no_engine(model))?;
     let ReadRequest {
         params,
         tools,
         prompts,
     } = read(&mut fields, kind, reader.text.defaults())?;
     note_ignored(&fields);
+    let tools = tools.called_by(reader.text);
     let calls = tools.reading(reader.text)?;
     let form = tools.form(params.form.as_ref())?.or(params.form);
     if let Some(form) = &form {
@@ -196,7 +198,7 @@ fn read_locally(
         let prompt = prompt.into_tokens(reader)?;
         let tokens = (prompt.len(), params.tokens_max);
         let output_tokens_max = output_bound(kind, reader.context_tokens, tokens)?;
-        let prompt_blocks = prompt_blocks(app, catalog, (tenant, &model.name), &prompt);
+        let prompt_blocks = prompt_blocks(app, catalog, (tenant, model), &prompt);
         let job = Job {
             prompt,
             answer_start,
@@ -270,9 +272,10 @@ pub fn route_query(
     let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
     let rules = caller.hint_rules(&target);
     let hints = hints::parse(&caller.headers, fields.take(BODY_FIELD), rules)?;
-    let asked = fields.clone();
-    let size = route_size(app, (&target, &catalog, caller.tenant()), &mut fields)?;
     let hints = target.narrow(hints);
+    let asked = fields.clone();
+    let of = (&target, &*catalog, caller.tenant());
+    let (size, hints) = route_size(app, of, &mut fields, hints)?;
     let measure = (size.prompt_tokens, || {
         PassedPrompt::of(&asked).is_measured()
     });
@@ -285,12 +288,13 @@ pub fn route_query(
     })
 }
 
-/// The size of the request in a question about a route.
+/// The size of the request in a question about a route, and the hints with which it goes where it can be served.
 fn route_size(
     app: &App,
-    (target, catalog, tenant): (&Target<'_>, &Catalog, &str),
+    of: (&Target<'_>, &Catalog, &str),
     fields: &mut Fields<'_>,
-) -> Result<RequestSize, ApiError> {
+    hints: Hints,
+) -> Result<(RequestSize, Hints), ApiError> {
     let wanted = "an integer of at least 1";
     let length = fields.take_as("prompt_tokens", wanted, |tokens: &u32| *tokens > 0)?;
     let kind = if fields.has("messages") {
@@ -298,39 +302,71 @@ fn route_size(
     } else {
         CompletionKind::Text
     };
-    let model = &*target.model;
-    let Some(reader) = PromptReader::of(model) else {
-        let (prompt_tokens, prompt_blocks) = match length {
-            Some(length) => (length, PromptBlocks::default()),
-            None => {
-                let passed = PassedPrompt::of(fields);
-                let blocks = passed.blocks((app.settings.prefix_cache, tenant));
-                (passed.tokens(), blocks)
-            }
-        };
-        return Ok(RequestSize {
-            prompt_tokens,
-            prompt_blocks,
-            output_tokens_max: passing::output_tokens(kind, fields),
-        });
+    let (target, _, tenant) = of;
+    let allowed = hints.allowed.as_deref();
+    let (remotes, engines) = (target.remotes(allowed), target.engines(allowed));
+    let reader = PromptReader::of(target, allowed);
+    let size = reader.map(|it| local_size(app, of, (kind, it), (length, fields.clone())));
+    match size {
+        Some(Ok((size, choices))) => {
+            // As such a request is kept to them.
+            let is_kept = choices > 1 && !remotes.is_empty() && !engines.is_empty();
+            let allowed = if is_kept {
+                Some(engines)
+            } else {
+                hints.allowed
+            };
+            return Ok((size, Hints { allowed, ..hints }));
+        }
+        Some(Err(error)) if remotes.is_empty() => return Err(error),
+        Some(Err(_)) | None => {}
+    }
+    let (prompt_tokens, prompt_blocks) = match length {
+        Some(length) => (length, PromptBlocks::default()),
+        None => {
+            let passed = PassedPrompt::of(fields);
+            let blocks = passed.blocks((app.settings.prefix_cache, tenant));
+            (passed.tokens(), blocks)
+        }
     };
-    let params = Params::take(fields, kind, reader.text.defaults())?;
+    let size = RequestSize {
+        prompt_tokens,
+        prompt_blocks,
+        output_tokens_max: passing::output_tokens(kind, fields),
+    };
+    Ok((size, target.keep_to(&remotes, hints)))
+}
+
+/// The size of the same request as an engine reads it, and its choices, of all prompts together.
+fn local_size(
+    app: &App,
+    (target, catalog, tenant): (&Target<'_>, &Catalog, &str),
+    (kind, reader): (CompletionKind, PromptReader<'_>),
+    (length, mut fields): (Option<u32>, Fields<'_>),
+) -> Result<(RequestSize, usize), ApiError> {
+    let params = Params::take(&mut fields, kind, reader.text.defaults())?;
+    let mut choices = params.choices as usize;
     let (prompt_tokens, prompt_blocks) = match length {
         Some(length) => (length as usize, PromptBlocks::default()),
         None => {
-            let tools = asked_tools(fields, kind)?;
-            let prompt = prompts(fields, kind, &tools)?.swap_remove(0);
-            let tokens = prompt.into_tokens(reader)?;
-            let blocks = prompt_blocks(app, catalog, (tenant, &model.name), &tokens);
+            let tools = asked_tools(&mut fields, kind)?;
+            // Refused as the request would be.
+            tools.form(params.form.as_ref())?;
+            let mut prompts = prompts(&mut fields, kind, &tools)?;
+            choices *= prompts.len();
+            let tokens = prompts.swap_remove(0).into_tokens(reader)?;
+            let of = (tenant, &*target.model.name);
+            let blocks = prompt_blocks(app, catalog, of, &tokens);
             (tokens.len(), blocks)
         }
     };
     let tokens = (prompt_tokens, params.tokens_max);
-    Ok(RequestSize {
+    let size = RequestSize {
         prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
         prompt_blocks,
         output_tokens_max: output_bound(kind, reader.context_tokens, tokens)?,
-    })
+    };
+    Ok((size, choices))
 }
 
 /// The full blocks of a tenant's prompt for a model, as far as it may share them.

@@ -240,6 +240,10 @@ impl Conformance {
                 texts.len() == items.len()
             }),
             "required" => object.is_none_or(|object| has_all(object, wanted)),
+            "dependentRequired" => object.is_none_or(|object| {
+                let mut needs = fields(wanted).filter(|(name, _)| object.contains_key(*name));
+                needs.all(|(_, needed)| has_all(object, needed))
+            }),
             unknown => panic!("the keyword {unknown} is not known here"),
         }
     }

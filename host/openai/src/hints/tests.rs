@@ -107,6 +107,7 @@ fn headers_and_body_mean_the_same() {
         output_tokens_expected: Some(40),
         labels: vec!["env=prod".to_owned(), "team=a".to_owned()],
         allowed: Some(vec!["cpu1".to_owned()]),
+        unless_followed: None,
         group: Some(2),
         may_wait: false,
     };

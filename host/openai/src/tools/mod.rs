@@ -211,14 +211,26 @@ impl AskedTools {
         }))
     }
 
+    /// The same for a model that is to make these calls.
+    pub(super) fn called_by(self, model: &dyn PromptEncoder) -> Self {
+        let several = match model.takes_several_calls() {
+            true => self.several,
+            false => Several::FirstOnly,
+        };
+        Self { several, ..self }
+    }
+
     /// The form of an answer that has to be a call, or whose calls have to keep to schemas.
     ///
     /// # Errors
-    /// If the client asks for another form, too.
+    /// If the client asks for another form, too: an answer that is kept to that would be no call.
     pub(super) fn form(&self, other: Option<&AskedForm>) -> Result<Option<AskedForm>, ApiError> {
         let (param, chosen, otherwise): (_, Vec<&Tool>, _) = match &self.choice {
             ToolChoice::None => return Ok(None),
-            ToolChoice::Auto if self.strict.is_empty() => return Ok(None),
+            ToolChoice::Auto if self.strict.is_empty() => {
+                let other = other.filter(|it| it.is_response_format() && !self.tools.is_empty());
+                return other.map_or(Ok(None), |other| Err(other.refused_beside("tools")));
+            }
             ToolChoice::Auto => ("tools", self.tools.iter().collect(), OtherwiseText::Any),
             ToolChoice::Required => {
                 let all = self.tools.iter().collect();
@@ -230,11 +242,7 @@ impl AskedTools {
             }
         };
         if let Some(other) = other {
-            let message = format!(
-                "`{param}` and `{}` ask for two forms; give one",
-                other.param()
-            );
-            return Err(ApiError::field(param, message));
+            return Err(other.refused_beside(param));
         }
         let is_kept = |tool: &Tool| otherwise == OtherwiseText::None || self.is_strict(tool);
         let callable = chosen.into_iter().map(|tool| CallableTool {
@@ -445,6 +453,29 @@ mod tests {
             form,
             Some(AnswerForm::Calls(CallForm { most: 1, .. }))
         ));
+    }
+
+    #[test]
+    fn the_form_of_an_answer_leaves_no_place_for_calls() {
+        let of = |param: &str| AskedForm::new(param, AnswerForm::JsonObject);
+        let loose = json!({"type": "function", "function": {"name": "now"}});
+        let refused = |body: Value, param: &str| {
+            let form = taken(body).unwrap().form(Some(&of(param)));
+            form.err().map(|error| error.to_string())
+        };
+        let two = "`tools` and `response_format` ask for two forms; give one".to_owned();
+        let may_call = json!({"tools": [loose]});
+        assert_eq!(refused(may_call.clone(), "response_format"), Some(two));
+        for (body, param) in [
+            (may_call, "guided_json"),
+            (
+                json!({"tools": [loose], "tool_choice": "none"}),
+                "response_format",
+            ),
+            (json!({"tools": []}), "response_format"),
+        ] {
+            assert_eq!(refused(body.clone(), param), None, "{body}");
+        }
     }
 
     #[test]

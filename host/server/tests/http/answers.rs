@@ -509,6 +509,7 @@ async fn ready_is_whether_the_host_serves() {
 #[tokio::test]
 async fn metrics_show_what_http_and_the_driver_say() {
     let mut stage = Stage::open().await;
+    stage.metrics.executor_attached("cpu0/demo");
     let mut client = stage.client().await;
     client.post(CHAT, &chat(&json!({"stream": true}))).await;
     let played = stage.submitted().await;

@@ -2,9 +2,10 @@
 
 use pointsman_executor::delivery::StopReason;
 use pointsman_http::ServerPhase;
+use serde_json::json;
 use tokio::net::TcpStream;
 
-use crate::client::Transfer;
+use crate::client::{Transfer, post};
 use crate::stage::Stage;
 
 #[tokio::test]
@@ -40,6 +41,32 @@ async fn a_draining_server_ends_when_its_last_answer_has_ended() {
     }
     assert!(body.ends_with("data: [DONE]\n\n"), "{body}");
     assert!(streaming.is_closed().await);
+    stage.expect_silence();
+    stage.ended().await;
+}
+
+#[tokio::test]
+async fn a_draining_server_embeds_all_inputs_of_a_request_that_is_in_hand() {
+    let mut stage = Stage::open().await;
+    let mut client = stage.client().await;
+    let body = json!({"model": "demo", "input": vec!["Once"; 66]});
+    client.send(post("/v1/embeddings", &body.to_string())).await;
+    // So many of them at once.
+    let mut begun = Vec::new();
+    for _ in 0..64 {
+        begun.push(stage.submitted().await);
+    }
+    stage.phase.send_replace(ServerPhase::Draining);
+    for played in begun {
+        played.embed(vec![1.0]);
+    }
+    for _ in 64..66 {
+        stage.submitted().await.embed(vec![1.0]);
+    }
+    let answer = client.answer().await;
+    assert_eq!(answer.head.status, 200, "{}", answer.body);
+    assert_eq!(answer.json()["data"].as_array().map(Vec::len), Some(66));
+    assert!(client.is_closed().await);
     stage.expect_silence();
     stage.ended().await;
 }

@@ -1,5 +1,6 @@
 //! Bounds: of bodies, heads, times, requests, connections.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use pointsman_executor::delivery::StopReason;
@@ -223,6 +224,56 @@ async fn more_requests_than_the_server_takes_are_turned_away_for_now() {
     second.send(once()).await;
     stage.submitted().await.finish(StopReason::Stop);
     assert_eq!(second.answer().await.head.status, 200);
+}
+
+#[tokio::test]
+async fn no_more_requests_are_in_hand_than_the_server_takes() {
+    let mut stage = Stage::with(|config| config.http.requests_max = 2).await;
+    let mut in_hand = Vec::new();
+    for _ in 0..2 {
+        let mut client = stage.client().await;
+        client.send(once()).await;
+        in_hand.push((client, stage.submitted().await));
+    }
+    let mut third = stage.client().await;
+    third.send(once()).await;
+    tokio::select! {
+        answer = third.answer() => {
+            assert_eq!(answer.error(), (429, "hands_full".to_owned(), None));
+        }
+        _ = stage.submitted() => panic!("three are in hand"),
+    }
+    // The place of one that has left is another's.
+    let (leaves, played) = in_hand.pop().unwrap();
+    drop(leaves);
+    assert_eq!(stage.departed().await, played.ticket());
+    third.send(once()).await;
+    stage.submitted().await.finish(StopReason::Stop);
+    assert_eq!(third.answer().await.head.status, 200);
+}
+
+#[tokio::test]
+async fn more_inputs_than_the_server_takes_requests_are_embedded_one_after_the_other() {
+    let mut stage = Stage::with(|config| config.http.requests_max = 2).await;
+    let mut client = stage.client().await;
+    let body = json!({"model": "demo", "input": vec!["Once"; 5]});
+    client.send(post("/v1/embeddings", &body.to_string())).await;
+    let mut in_hand = VecDeque::new();
+    for _ in 0..2 {
+        in_hand.push_back(stage.submitted().await);
+    }
+    for _ in 2..5 {
+        in_hand.pop_front().unwrap().embed(vec![1.0]);
+        in_hand.push_back(stage.submitted().await);
+    }
+    stage.expect_silence();
+    for played in in_hand {
+        played.embed(vec![1.0]);
+    }
+    let answer = client.answer().await;
+    assert_eq!(answer.head.status, 200, "{}", answer.body);
+    assert_eq!(answer.json()["data"].as_array().map(Vec::len), Some(5));
+    stage.expect_silence();
 }
 
 #[tokio::test]

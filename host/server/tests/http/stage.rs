@@ -294,6 +294,16 @@ impl Played {
         sequence.deliver(None);
     }
 
+    /// Ends the request with this embedding.
+    pub(crate) fn embed(self, numbers: Vec<f32>) {
+        let Submitted {
+            submission, sink, ..
+        } = &self.0;
+        let sequence = JobState::new(Arc::clone(&submission.job), sink.clone());
+        sequence.deliver_embedding(numbers);
+        self.finish(StopReason::Stop);
+    }
+
     /// True if the request's client is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.0.sink.is_gone()
