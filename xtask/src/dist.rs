@@ -3,7 +3,8 @@
 //!
 //! The binary is that of the profile `packaged`, a release that is optimised as a whole: what only a debugger reads is stripped, and the names
 //! of functions stay, for the backtrace of a panic: nothing is packed without them, and no names besides (`symbols`). A binary that
-//! would not serve by itself is not packed. The same binary at the same commit makes the same files.
+//! would not serve by itself is not packed. The same binary at the same commit makes the same files: they have its time, or that of
+//! `SOURCE_DATE_EPOCH`.
 //!
 //! # Not here
 //! The unit, the configuration of the service, and the container file: `xtask/dist` in the repository.
@@ -15,6 +16,8 @@ mod symbols;
 #[cfg(test)]
 mod tests;
 
+use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -30,15 +33,17 @@ use crate::process;
 use crate::serve::{DEFAULTS, PACKAGE};
 use crate::workspace::Workspace;
 
-/// The files of a shell each: its name, and the path of its completions.
-const COMPLETIONS: [(&str, &str); 3] = [
+/// The files of a shell each: its name, and the path of its completions. Those of zsh have another folder in Debian.
+const COMPLETIONS: [(&str, &str); 2] = [
     ("bash", "usr/share/bash-completion/completions/pointsman"),
-    ("zsh", "usr/share/zsh/vendor-completions/_pointsman"),
     ("fish", "usr/share/fish/vendor_completions.d/pointsman.fish"),
 ];
 
 /// The profile of the binary in packages.
 pub(crate) const PROFILE: &str = "packaged";
+
+/// The variable that gives files their time, in seconds since 1970, where it is not that of the commit.
+const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
 /// The path of the service's configuration.
 const CONFIGURATION: &str = "etc/pointsman/pointsman.toml";
@@ -51,11 +56,13 @@ struct Release<'a> {
     binary: &'a Path,
     /// The version of the workspace.
     version: &'a str,
-    /// The time of the commit, in seconds, which all files get.
+    /// The time that all files get, in seconds since 1970.
     time: u64,
 }
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    // Before a build that takes long.
+    let time = time_of_files(&workspace.root, env::var_os(EPOCH).as_deref())?;
     let programs = ["dpkg-deb", "tar", "gzip", "objcopy"];
     apt::provide(&programs, &["dpkg", "tar", "gzip", "binutils"])?;
     policies::build_named(workspace, &DEFAULTS)?;
@@ -69,7 +76,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         root: &workspace.root,
         binary: &binary,
         version: env!("CARGO_PKG_VERSION"),
-        time: commit_time(&workspace.root)?,
+        time,
     };
     symbols::check(release.binary)?;
     let folder = workspace.target.join("dist");
@@ -108,6 +115,18 @@ fn checksums(files: &[PathBuf]) -> Result<String> {
     Ok(text)
 }
 
+/// The time of the files in packages: the one that is given, or else the commit's.
+fn time_of_files(root: &Path, given: Option<&OsStr>) -> Result<u64> {
+    if let Some(given) = given.filter(|given| !given.is_empty()) {
+        let given = given.to_string_lossy();
+        let time = given.parse::<u64>();
+        return time.with_context(|| format!("{EPOCH} is `{given}`, and no number of seconds"));
+    }
+    commit_time(root).with_context(|| {
+        format!("no time is known for the files: set {EPOCH} to one, in seconds since 1970")
+    })
+}
+
 /// The time of the commit that is checked out.
 fn commit_time(root: &Path) -> Result<u64> {
     let mut git = Command::new("git");
@@ -140,14 +159,14 @@ impl Release<'_> {
     }
 
     /// Writes into `tree` what every package has: binary, manual pages, completions, licence, and the configuration
-    /// with every key.
-    fn write_common(&self, tree: &Path) -> Result<()> {
+    /// with every key. `zsh` is the path of the completions for zsh.
+    fn write_common(&self, tree: &Path, zsh: &str) -> Result<()> {
         install(self.binary, &tree.join("usr/bin/pointsman"), PROGRAM)?;
         let pages = tree.join("usr/share/man/man1");
         fs::create_dir_all(&pages)?;
         let pages = pages.to_str().context("the target folder is no UTF-8")?;
         self.said(&["man", "--dir", pages])?;
-        for (shell, path) in COMPLETIONS {
+        for (shell, path) in COMPLETIONS.into_iter().chain([("zsh", zsh)]) {
             let script = self.said(&["completions", shell])?;
             write(&tree.join(path), &script)?;
         }
@@ -197,10 +216,11 @@ fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
     Ok(())
 }
 
-/// Lets everybody read a tree, and run what its owner may run, whatever the mask of new files is here.
+/// Lets everybody read a tree, and run what its owner may run, whatever the mask of new files is here, and whatever bits
+/// folders have from the one that they are in.
 fn open_to_readers(tree: &Path) -> Result<()> {
     let mut chmod = Command::new("chmod");
-    let done = process::stdout_of(chmod.args(["-R", "u=rwX,go=rX"]).arg(tree))?;
+    let done = process::stdout_of(chmod.args(["-R", "u=rwX,go=rX,a-s,-t"]).arg(tree))?;
     done.context("`chmod` is not there")?;
     Ok(())
 }

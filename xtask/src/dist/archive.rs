@@ -9,6 +9,9 @@ use anyhow::{Context, Result};
 use super::{Release, open_to_readers};
 use crate::process;
 
+/// The path of the completions for zsh.
+const ZSH: &str = "usr/share/zsh/site-functions/_pointsman";
+
 /// Makes the archive in `folder`.
 pub(super) fn make(release: &Release<'_>, folder: &Path) -> Result<PathBuf> {
     let name = format!(
@@ -17,7 +20,7 @@ pub(super) fn make(release: &Release<'_>, folder: &Path) -> Result<PathBuf> {
         std::env::consts::ARCH
     );
     let tree = folder.join(&name);
-    release.write_common(&tree)?;
+    release.write_common(&tree, ZSH)?;
     release.write_service(&tree, "etc")?;
     open_to_readers(&tree)?;
     let archive = folder.join(format!("{name}.tar.gz"));

@@ -14,10 +14,13 @@ use crate::process;
 /// The scripts that dpkg calls.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
+/// The path of the completions for zsh.
+const ZSH: &str = "usr/share/zsh/vendor-completions/_pointsman";
+
 /// Makes the package of a binary that asks for this version of glibc, in `folder`.
 pub(super) fn make(release: &Release<'_>, glibc: (u32, u32), folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("deb");
-    release.write_common(&tree)?;
+    release.write_common(&tree, ZSH)?;
     release.write_service(&tree, "usr/lib")?;
     for script in SCRIPTS {
         let to = tree.join("DEBIAN").join(script);

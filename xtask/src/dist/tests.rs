@@ -1,6 +1,7 @@
 //! Packages over a program that answers as the binary does.
 
 use std::collections::BTreeSet;
+use std::process::Output;
 
 use tempfile::TempDir;
 
@@ -117,6 +118,125 @@ fn scripts_of_the_package_are_shell_that_can_be_read() {
         );
         assert_eq!(lines(script)[0], "set -e", "{script}");
     }
+}
+
+/// Writes a program of a shell's words into a folder.
+fn write_program(folder: &Path, name: &str, words: &str) {
+    let path = folder.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{words}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(PROGRAM)).unwrap();
+}
+
+/// Runs a script of the package as dpkg does, where `folder` has all programs, and is there as the folder of a systemd that runs.
+fn run_script(folder: &Path, script: &str, args: &[&str]) -> Output {
+    let text = fs::read_to_string(root().join("xtask/dist").join(script)).unwrap();
+    let systemd = folder.to_str().unwrap();
+    let text = text.replace("/run/systemd/system", systemd);
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &text, script]).args(args);
+    shell.env("PATH", folder).output().unwrap()
+}
+
+#[test]
+fn a_service_that_systemd_cannot_start_or_stop_leaves_no_package_half_installed() {
+    let folder = tempfile::tempdir().unwrap();
+    write_program(folder.path(), "systemd-sysusers", "");
+    let asked = "echo \"$*\" >> \"${0%/*}/asked\"; exit 1";
+    write_program(folder.path(), "systemctl", asked);
+    for (script, args, calls, told) in [
+        (
+            "postinst",
+            &["configure", "1.2.2"][..],
+            "daemon-reload\n--no-block try-restart pointsman.service\n",
+            "pointsman is not restarted; systemctl status pointsman",
+        ),
+        (
+            "prerm",
+            &["remove"],
+            "--no-reload disable --now pointsman.service\n",
+            "pointsman is not stopped; systemctl status pointsman",
+        ),
+        ("postrm", &["remove"], "daemon-reload\n", ""),
+    ] {
+        let output = run_script(folder.path(), script, args);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{script}: {said}");
+        assert!(said.contains(told), "{script}: {said}");
+        let asked = folder.path().join("asked");
+        assert_eq!(fs::read_to_string(&asked).unwrap(), calls, "{script}");
+        fs::remove_file(asked).unwrap();
+    }
+}
+
+#[test]
+fn files_have_the_time_of_the_commit_or_the_one_that_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    // A checkout of which git knows nothing.
+    fs::write(folder.path().join(".git"), "gitdir: nowhere\n").unwrap();
+    let time = |given: Option<&str>| time_of_files(folder.path(), given.map(OsStr::new));
+    assert_eq!(time(Some("1700000000")).unwrap(), 1_700_000_000);
+    for given in [None, Some(""), Some("soon")] {
+        let error = time(given).unwrap_err().to_string();
+        assert!(error.contains("SOURCE_DATE_EPOCH"), "{given:?}: {error}");
+    }
+}
+
+#[test]
+fn folders_are_open_to_readers_and_have_no_bits_of_the_one_that_they_are_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    // As below a folder that gives its group to all that is made there.
+    fs::set_permissions(&tree, fs::Permissions::from_mode(0o3770)).unwrap();
+    open_to_readers(&tree).unwrap();
+    let mode = fs::metadata(&tree).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755, "{mode:o}");
+}
+
+#[test]
+fn the_archive_is_unpacked_as_the_document_says_and_an_upgrade_keeps_what_is_the_operators() {
+    let Some((folder, _)) = made() else {
+        return;
+    };
+    let document = fs::read_to_string(root().join("host/server/README.md")).unwrap();
+    let mut lines = document.lines().map(str::trim);
+    let mut unpack = || lines.find(|line| line.starts_with("tar ")).unwrap();
+    let (install, upgrade) = (unpack(), unpack());
+    let system = folder.path().join("system");
+    fs::create_dir_all(system.join("etc")).unwrap();
+    let set = |path: &str, mode: u32| {
+        fs::set_permissions(system.join(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let mode = |path: &str| {
+        let facts = fs::metadata(system.join(path)).unwrap();
+        facts.permissions().mode() & 0o7777
+    };
+    let typed = |line: &str| {
+        let line = line.replace(" -C / ", &format!(" -C '{}' ", system.display()));
+        let mut shell = Command::new("sh");
+        shell.current_dir(folder.path().join("dist"));
+        process::run(shell.args(["-c", &line])).unwrap();
+    };
+    set("etc", 0o711);
+    typed(install);
+    for path in [
+        "usr/bin/pointsman",
+        "usr/share/zsh/site-functions/_pointsman",
+        "etc/sysusers.d/pointsman.conf",
+        "etc/systemd/system/pointsman.service",
+        "etc/pointsman/policies.d",
+    ] {
+        assert!(system.join(path).exists(), "{path}");
+    }
+    set("etc/pointsman", 0o750);
+    fs::write(system.join(CONFIGURATION), "mine").unwrap();
+    fs::write(system.join("usr/bin/pointsman"), "old").unwrap();
+    typed(upgrade);
+    let text = |path: &str| fs::read_to_string(system.join(path)).unwrap();
+    assert_eq!(text(CONFIGURATION), "mine");
+    assert_eq!(text("usr/bin/pointsman"), PROGRAM_TEXT);
+    assert_eq!(mode("etc"), 0o711);
+    assert_eq!(mode("etc/pointsman"), 0o750);
 }
 
 #[test]

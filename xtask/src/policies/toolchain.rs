@@ -57,7 +57,10 @@ pub(crate) fn choose(workspace: &Workspace, builds: &Path) -> Result<Toolchain> 
             remember(builds, &compiler)?;
             Ok(Toolchain::Debian(debian))
         }
-        Err(why_not) => bail!("{}", advice(&reason, &why_not)),
+        Err(why_not) => {
+            let has = |program: &str| process::find_program(program).is_some();
+            bail!("{}", advice(&reason, &why_not, has))
+        }
     }
 }
 
@@ -111,15 +114,23 @@ fn remember(builds: &Path, compiler: &str) -> Result<()> {
     Ok(())
 }
 
-fn advice(rustup: &str, debian: &str) -> String {
-    format!(
-        "no compiler for {TARGET}.\n\
-         - {rustup}\n\
-         - {debian}\n\
-         With a network, type:\n    rustup target add {TARGET}\n\
-         On Debian without access to rustup's server, type:\n    {}\n",
-        debian::install_line()
-    )
+/// The reasons why there is no compiler, and what to do on a machine that `has` these programs.
+fn advice(rustup: &str, debian: &str, has: impl Fn(&str) -> bool) -> String {
+    let mut text = format!("no compiler for {TARGET}.\n- {rustup}\n- {debian}\n");
+    text.push_str(&if has("rustup") {
+        format!("With a network, type:\n    rustup target add {TARGET}\n")
+    } else {
+        format!(
+            "Install Rust from https://rustup.rs, or your system's package of the target (Fedora: \
+             rust-std-static-{TARGET}, Arch: rust-wasm).\n"
+        )
+    });
+    if has("apt-get") {
+        let line = debian::install_line();
+        let typed = format!("On Debian without access to rustup's server, type:\n    {line}\n");
+        text.push_str(&typed);
+    }
+    text
 }
 
 /// The compiler of the toolchain that this tool runs under.
@@ -209,10 +220,26 @@ mod tests {
 
     #[test]
     fn the_advice_says_what_to_type() {
-        let advice = advice("rustup is offline", "this is not Debian");
+        let advice = advice("rustup is offline", "this is not Debian", |_| true);
         assert!(advice.contains("\n    rustup target add wasm32-unknown-unknown\n"));
         assert!(advice.contains("apt-get install"));
         assert!(advice.contains("rustup is offline") && advice.contains("this is not Debian"));
+    }
+
+    #[test]
+    fn the_advice_names_no_command_that_is_not_there() {
+        let neither = advice("there is no rustup", "this is not Debian", |_| false);
+        assert!(!neither.contains("target add") && !neither.contains("apt-get"));
+        for way in [
+            "https://rustup.rs",
+            "Fedora: rust-std-static-wasm32-unknown-unknown",
+            "Arch: rust-wasm",
+        ] {
+            assert!(neither.contains(way), "{neither}");
+        }
+        let debian = advice("there is no rustup", "not installed", |it| it == "apt-get");
+        assert!(!debian.contains("target add"), "{debian}");
+        assert!(debian.contains("\n    apt-get update"), "{debian}");
     }
 
     #[test]
