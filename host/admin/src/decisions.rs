@@ -131,7 +131,7 @@ impl Names<'_> {
             request: trace.request.0,
             tenant: trace.tenant.clone(),
             model: trace.model.clone(),
-            asked: trace.row.as_deref().map(request_row),
+            asked: trace.row.as_deref().ok().map(request_row),
             steps: trace.steps.iter().map(|step| self.step(step)).collect(),
             steps_forgotten: trace.forgotten,
             outcome: trace.outcome.map(ending),

@@ -34,7 +34,9 @@ struct JournalEntries {
     lost: u64,
     /// Refused since they were too long.
     refused: u64,
-    /// Withheld since their round, or a log, was too long.
+    /// Cut off since their round was too long.
+    cut: u64,
+    /// Withheld since a log was too long: a replay misses nothing.
     withheld: u64,
 }
 
@@ -55,6 +57,7 @@ pub(crate) async fn show(call: Call<'_>) -> Result<Json<JournalReport>, ApiError
             dropped: stats.dropped,
             lost: stats.lost,
             refused: stats.refused,
+            cut: stats.cut,
             withheld: stats.withheld,
         },
     }))

@@ -12,14 +12,17 @@ use pointsman_http::error::ApiError;
 use pointsman_http::fields::{Fields, Properties, closed_object, integer};
 use pointsman_http::openapi::named;
 use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, json};
 
 use super::Desk;
 use super::executors::{ExecutorShape, changed};
 
 const ANY: RangeInclusive<u32> = 0..=u32::MAX;
 const ANY_BUT_NONE: RangeInclusive<u32> = 1..=u32::MAX;
-const RUNNING: &str = "Requests that run there, ours and others'.";
-const WAITING: &str = "Requests that wait there, ours and others'.";
+const RUNNING: &str = "Requests that run there, ours and others'. Without `waiting` none waits.";
+const WAITING: &str = "Requests that wait there, ours and others'; not without `running`.";
+const BLOCKS: &str = "KV blocks there are; not without `kv-blocks-used`.";
+const BLOCKS_USED: &str = "KV blocks that hold something; not without `kv-blocks`.";
 
 /// The fields: each with its range and its description.
 const FIELDS: [(&str, RangeInclusive<u32>, &str); 6] = [
@@ -27,8 +30,15 @@ const FIELDS: [(&str, RangeInclusive<u32>, &str); 6] = [
     ("running", ANY, RUNNING),
     ("waiting", ANY, WAITING),
     ("tokens-per-block", ANY_BUT_NONE, "Tokens in a KV block."),
-    ("kv-blocks", ANY_BUT_NONE, "KV blocks there are."),
-    ("kv-blocks-used", ANY, "KV blocks that hold something."),
+    ("kv-blocks", ANY_BUT_NONE, BLOCKS),
+    ("kv-blocks-used", ANY, BLOCKS_USED),
+];
+
+/// Fields that tell nothing alone, each with the one that it needs.
+const NEEDS: [(&str, &str); 3] = [
+    ("waiting", "running"),
+    ("kv-blocks", "kv-blocks-used"),
+    ("kv-blocks-used", "kv-blocks"),
 ];
 
 /// Tells the load of a server elsewhere.
@@ -43,7 +53,11 @@ pub(crate) async fn load(desk: Arc<Desk>, call: Call<'_>) -> Result<Json<Executo
 pub(crate) fn load_schema(schemas: &mut SchemaGenerator) -> Schema {
     let properties = FIELDS.map(|(name, range, about)| (name, integer(about, &range)));
     let properties: Properties = properties.into();
-    named(schemas, "LoadRequest", closed_object(&[], properties))
+    let mut schema = closed_object(&[], properties);
+    let needs = NEEDS.map(|(name, needed)| (name.to_owned(), json!([needed])));
+    let needs = Map::from_iter(needs);
+    schema.insert("dependentRequired".to_owned(), needs.into());
+    named(schemas, "LoadRequest", schema)
 }
 
 fn told(mut fields: Fields<'_>) -> Result<ServerLoad, ApiError> {
@@ -52,11 +66,23 @@ fn told(mut fields: Fields<'_>) -> Result<ServerLoad, ApiError> {
         *number = fields.take_integer(name, range)?;
     }
     fields.none_left(&FIELDS.map(|(name, ..)| name))?;
+    let is_given = |name: &str| {
+        FIELDS
+            .iter()
+            .zip(&numbers)
+            .any(|((field, ..), number)| *field == name && number.is_some())
+    };
+    for (name, needed) in NEEDS {
+        if is_given(name) && !is_given(needed) {
+            let message = format!("`{name}` tells nothing without `{needed}`");
+            return Err(ApiError::field(name, message));
+        }
+    }
     let [capacity, running, waiting, tokens_per_block, total, used] = numbers;
     let waits = |running: u32| running.saturating_add(waiting.unwrap_or(0));
     Ok(ServerLoad {
         capacity,
-        present: running.map(waits).or(waiting),
+        present: running.map(waits),
         tokens_per_block,
         kv: total
             .zip(used)

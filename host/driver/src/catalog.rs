@@ -55,12 +55,12 @@ pub struct ModelEntry {
 // === impl Catalog ===
 
 impl Catalog {
-    /// Tokens in a block of the first executor that serves `model`; absent: no paged KV.
+    /// Tokens in a block of the first executor that serves `model` and tells; absent: none does.
     #[must_use]
     pub fn tokens_per_block(&self, model: &str) -> Option<u32> {
         let serves = |executor: &&ExecutorEntry| executor.models.iter().any(|name| name == model);
-        let first = self.executors.iter().find(serves);
-        first.and_then(|executor| executor.tokens_per_block)
+        let mut serving = self.executors.iter().filter(serves);
+        serving.find_map(|executor| executor.tokens_per_block)
     }
 
     /// Lists a model, in the place of another one of its name.
@@ -88,5 +88,33 @@ impl ExecutorEntry {
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.kind == ExecutorKind::Remote
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serves_demo(kind: ExecutorKind, tokens_per_block: Option<u32>) -> ExecutorEntry {
+        ExecutorEntry {
+            name: kind.as_str().to_owned(),
+            device: kind.as_str().to_owned(),
+            kind,
+            models: vec!["demo".to_owned()],
+            tokens_per_block,
+        }
+    }
+
+    #[test]
+    fn a_prompt_has_the_blocks_of_an_engine_that_came_after_a_server_elsewhere() {
+        let catalog = Catalog {
+            executors: vec![
+                serves_demo(ExecutorKind::Remote, None),
+                serves_demo(ExecutorKind::Cpu, Some(16)),
+            ],
+            ..Catalog::default()
+        };
+        assert_eq!(catalog.tokens_per_block("demo"), Some(16));
+        assert_eq!(catalog.tokens_per_block("other"), None);
     }
 }

@@ -52,14 +52,23 @@ pub struct Trace {
     pub tenant: String,
     /// The model that the client named; absent: none.
     pub model: Option<String>,
-    /// The row that policies saw at the arrival; absent: the request allows too many executors.
-    pub row: Option<Arc<Request>>,
+    /// The row that policies saw at the arrival, or the reason why there is none.
+    pub row: Result<Arc<Request>, NoRow>,
     /// Events in the order in which they happened.
     pub steps: Vec<TraceStep>,
     /// Number of forgotten steps, between the first and the last ones.
     pub forgotten: u32,
     /// The request's end; absent while the request lives.
     pub outcome: Option<Outcome>,
+}
+
+/// A reason why a trace has no row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRow {
+    /// The request ended as it arrived: no policy was asked about it.
+    EndedAtOnce,
+    /// The request allows too many executors to be remembered whole.
+    AllowsTooMany,
 }
 
 /// An event of a request, with its time.
@@ -184,6 +193,7 @@ pub(super) struct ArrivedRequest<'a> {
     pub(super) request: RequestId,
     pub(super) tenant: &'a str,
     pub(super) model: Option<&'a str>,
+    /// Absent: it has ended.
     pub(super) row: Option<Arc<Request>>,
 }
 
@@ -211,17 +221,22 @@ impl DecisionLog {
         if self.max == 0 {
             return;
         }
-        let whole = |row: &Arc<Request>| {
+        let is_small = |row: &Arc<Request>| {
             row.allowed
                 .as_ref()
                 .is_none_or(|allowed| allowed.len() <= ALLOWED_MAX)
+        };
+        let row = match arrival.row {
+            Some(row) if is_small(&row) => Ok(row),
+            Some(_) => Err(NoRow::AllowsTooMany),
+            None => Err(NoRow::EndedAtOnce),
         };
         let trace = Trace {
             ticket: arrival.ticket,
             request: arrival.request,
             tenant: cut(arrival.tenant),
             model: arrival.model.map(cut),
-            row: arrival.row.filter(whole),
+            row,
             steps: Vec::new(),
             forgotten: 0,
             outcome: None,
@@ -417,6 +432,18 @@ fn about(fact: &Fact) -> Option<(RequestId, Option<Hook>)> {
 
 fn cut(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
+// === impl NoRow ===
+
+impl NoRow {
+    /// The reason for people.
+    pub(super) fn in_words(self) -> &'static str {
+        match self {
+            NoRow::EndedAtOnce => "it ended as it arrived, before any policy was asked",
+            NoRow::AllowsTooMany => "it allows too many executors to be remembered whole",
+        }
+    }
 }
 
 // === impl Trace ===

@@ -20,6 +20,7 @@ impl Driver {
             list,
         } = events;
         if !self.executors.is_current(executor, incarnation) {
+            self.log_last_words(executor, &list);
             return;
         }
         self.executors.heard(executor, now);
@@ -30,7 +31,7 @@ impl Driver {
             match event {
                 Event::Started(sequence) => self.input(now, Input::SequenceStarted(sequence)),
                 Event::Stepped(report) => {
-                    for made in report.progress.iter().filter(|made| made.generated > 0) {
+                    for made in report.progress.iter().filter(|made| made.is_one_token()) {
                         if let Some(after) = self.lives.generated(now, made.request) {
                             self.activity.first_token(now, after);
                         }
@@ -79,6 +80,18 @@ impl Driver {
                     self.revive(now, executor);
                 }
                 Event::Changed(change) => self.server_changed(now, executor, change),
+            }
+        }
+    }
+
+    /// Logs the reason why an executor is lost whose end was found before it was told.
+    fn log_last_words(&self, executor: ExecutorId, list: &[Event]) {
+        if self.executors.is_linked(executor) {
+            return;
+        }
+        for event in list {
+            if let Event::Lost { why } = event {
+                record::lost(executor, why);
             }
         }
     }
@@ -145,11 +158,15 @@ impl Driver {
         self.input(now, lost);
     }
 
-    /// Begins the next life of an executor that has reported itself lost.
+    /// Begins the next life of an executor that has reported itself lost. One that has ended has none.
     fn revive(&mut self, now: Micros, executor: ExecutorId) {
         let Some(snapshot) = self.machine.executor_snapshot(executor) else {
             return;
         };
+        if self.executors.drop_closed(executor) {
+            record::closed(executor);
+            return;
+        }
         self.executors.reborn(executor, snapshot.incarnation);
         let up = ExecutorUpdate::Health(Health::Up);
         let mut updates = vec![up];

@@ -3,8 +3,8 @@
 //!
 //! # Bounds
 //! An outbox holds at most the commands that the machine can order for the slots and queue places
-//! of its executor, a handful for each, the last load that it was told, and its last description. It is emptied whenever
-//! the executor reads.
+//! of its executor, a handful for each, its last budget, the last load that it was told, and its last description. It is
+//! emptied whenever the executor reads.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -55,6 +55,16 @@ impl Executors {
         self.links.contains_key(&executor)
     }
 
+    /// Drops the link to `executor` if nobody reads what is sent there any more. Returns true if so.
+    pub(super) fn drop_closed(&mut self, executor: ExecutorId) -> bool {
+        let link = self.links.get(&executor);
+        let is_closed = link.is_some_and(|link| link.commands.is_closed());
+        if is_closed {
+            self.links.remove(&executor);
+        }
+        is_closed
+    }
+
     /// The effect of an operator's order on `executor`.
     pub(super) fn fate(&self, executor: ExecutorId) -> Fate {
         self.fates.get(&executor).copied().unwrap_or_default()
@@ -96,13 +106,20 @@ impl Executors {
         links.map(|(executor, _)| *executor).collect()
     }
 
-    /// Puts a command for `executor` behind the earlier ones; [`Self::flush`] sends it.
+    /// Puts a command for `executor` behind the earlier ones; [`Self::flush`] sends it. A budget goes before them: an
+    /// engine makes no step without the budget that was set in the round of its first start.
     pub(super) fn send(&mut self, executor: ExecutorId, command: Command) {
         let Some(link) = self.links.get_mut(&executor) else {
             return;
         };
         let is_load = |command: &Command| matches!(command, Command::Load(_));
         let describes = |command: &Command| matches!(command, Command::Configure { .. });
+        let bounds = |command: &Command| matches!(command, Command::SetBudget { .. });
+        if bounds(&command) {
+            link.outbox.retain(|earlier| !bounds(earlier));
+            link.outbox.push_front(command);
+            return;
+        }
         if is_load(&command) {
             link.outbox.retain(|earlier| !is_load(earlier));
         }
@@ -160,23 +177,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_loads_that_are_told_to_one_who_does_not_read_the_last_one_waits() {
+    fn of_loads_and_budgets_for_one_who_does_not_read_the_last_ones_wait() {
         let (commands, mut inbox) = mpsc::channel(1);
         let (executor, mut executors) = (ExecutorId(0), Executors::default());
         executors.attach(executor, commands);
-        for present in 0..100 {
+        for number in 0..100 {
             let load = ServerLoad {
-                present: Some(present),
+                present: Some(number),
                 ..ServerLoad::default()
             };
             executors.send(executor, Command::Load(load));
             executors.flush();
+            executors.send(executor, Command::SetBudget { tokens_max: number });
         }
         let mut read = Vec::new();
-        while let Ok(Command::Load(load)) = inbox.try_recv() {
-            read.extend(load.present);
+        while let Ok(command) = inbox.try_recv() {
+            read.push(match &command {
+                Command::Load(load) => ("load", load.present),
+                Command::SetBudget { tokens_max } => ("budget", Some(*tokens_max)),
+                Command::Start(_)
+                | Command::Grant { .. }
+                | Command::Evict { .. }
+                | Command::Cancel(_)
+                | Command::Arrange(_)
+                | Command::Configure { .. } => panic!("{command:?}"),
+            });
             executors.flush();
         }
-        assert_eq!(read, [0, 99]);
+        let last = [("budget", Some(99)), ("load", Some(99))];
+        assert_eq!(read[0], ("load", Some(0)));
+        assert_eq!(read[1..], last);
     }
 }

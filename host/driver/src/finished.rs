@@ -3,7 +3,7 @@
 //!
 //! # Bounds
 //! [`NEWEST`] requests are kept, and `LINES_MAX` lines wait for the log. The driver never waits for it: a
-//! line without room is dropped, and the next one says how many were.
+//! line without room is dropped, and the next one says how many were, or a warning at the end.
 //!
 //! # Not here
 //! Requests that HTTP refuses at the door, which has lines of its own for them.
@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use pointsman_core::rows::{NameKind, RequestClass};
-use pointsman_core::{Micros, Outcome, RequestId, Stamped, Stay};
+use pointsman_core::{ExecutorId, Input, Micros, Outcome, RequestId, SequenceRef, Stamped, Stay};
 use pointsman_executor::delivery::Authorship;
 use pointsman_executor::trace::TraceId;
 use tokio::sync::mpsc;
-use tracing::{Level, info};
+use tracing::{Level, info, warn};
 
 use super::lives::UsedTokens;
 use super::message::TicketId;
@@ -30,7 +30,7 @@ pub const ACCESS: &str = "pointsman::access";
 /// Requests that are kept.
 pub const NEWEST: usize = 50;
 /// Lines that may wait for the log.
-const LINES_MAX: usize = 4096;
+pub(super) const LINES_MAX: usize = 4096;
 
 /// A request that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +83,8 @@ pub(super) struct Finished {
 #[derive(Debug)]
 struct Leaving {
     request: FinishedRequest,
+    /// The executor that has it; absent: it has none.
+    executor: Option<ExecutorId>,
     used: UsedTokens,
     /// The hold on the limits of its tenant; absent: it has none.
     quota: Option<QuotaHold>,
@@ -132,6 +134,30 @@ impl Finished {
 }
 
 impl Driver {
+    /// Ends every request without a word to its client, and takes note of each as if its executor had let it
+    /// go: nobody hears more of it.
+    pub fn abandon(&mut self, now: Micros) {
+        let requests: Vec<_> = self.requests.ids().collect();
+        for request in &requests {
+            self.input(now, Input::RequestCancelled(*request));
+        }
+        self.take_notes();
+        for sequence in self.leaving() {
+            self.input(now, Input::SequenceLeft(sequence, 0));
+        }
+        self.take_notes();
+        for request in requests {
+            self.requests.forget(request);
+        }
+        let lines_lost = self.finished.dropped;
+        if lines_lost > 0 {
+            warn!(
+                lines_lost,
+                "the access log lacks requests that ended with the server"
+            );
+        }
+    }
+
     /// Takes note of the end of a request, whose life was this.
     pub(super) fn note_finished(
         &mut self,
@@ -173,6 +199,7 @@ impl Driver {
         if life.stays {
             let leaving = Leaving {
                 request: finished,
+                executor: life.executor,
                 used,
                 quota: self.requests.take_quota(request),
             };
@@ -180,6 +207,20 @@ impl Driver {
         } else {
             self.finished.ended(finished);
         }
+    }
+
+    /// The sequences of requests that have ended and that their executors have not let go yet.
+    fn leaving(&self) -> Vec<SequenceRef> {
+        let leaving = self.finished.leaving.iter();
+        let sequences = leaving.filter_map(|(request, leaving)| {
+            let executor = leaving.executor?;
+            Some(SequenceRef {
+                request: *request,
+                executor,
+                incarnation: self.machine.executor_snapshot(executor)?.incarnation,
+            })
+        });
+        sequences.collect()
     }
 
     /// Takes note of what a request used on an executor that has let it go.
@@ -190,6 +231,7 @@ impl Driver {
         };
         let Leaving {
             request,
+            executor: _,
             mut used,
             quota,
         } = leaving;

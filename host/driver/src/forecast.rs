@@ -19,7 +19,7 @@ use pointsman_core::{
 use pointsman_policy::{ExplainError, Rehearsal};
 
 use super::Driver;
-use super::decisions::Trace;
+use super::decisions::{NoRow, Trace};
 use super::message::{Hints, TicketId};
 use super::operator::{
     EXECUTORS_SHOWN, Explained, ForecastAuthor, ForecastOutcome, NoTenant, RequestSize,
@@ -49,8 +49,8 @@ pub struct ForecastDraft {
 #[derive(Debug)]
 pub struct ExplainedDraft {
     traces: Traces,
-    /// The request with the part of its prompt that was cached; absent: it is not remembered whole.
-    about: Option<(Arc<rows::Request>, rows::Cached)>,
+    /// The request with the part of its prompt that was cached, or the reason why it is not remembered.
+    about: Result<(Arc<rows::Request>, rows::Cached), NoRow>,
     rehearsal: Option<Rehearsal>,
     names: Names,
 }
@@ -92,7 +92,10 @@ impl Driver {
         // Nobody else has the answer that it goes on from.
         let followed = hints.follows.and_then(served_by).filter(may_use);
         let preferred = followed.or_else(in_conversation);
-        let allowed = followed.map(|executor| vec![executor]).or(allowed);
+        let followed = followed.map(|executor| vec![executor]);
+        let unless_followed = hints.unless_followed;
+        let unless_followed = unless_followed.map(|names| self.executors_named(&names));
+        let allowed = followed.or(unless_followed).or(allowed);
         NewRequest {
             model: referents.model,
             session: hints.session,
@@ -145,7 +148,7 @@ impl Driver {
         let trace = self.decisions.of(ticket)?.clone();
         let row = trace.row.clone();
         // Nothing is copied for a policy that has no words.
-        let explained = row.as_ref();
+        let explained = row.as_ref().ok();
         let explained = explained.filter(|row| self.policies.explains(&self.machine.view(), row));
         let rehearsal = explained.and_then(|row| self.rehearsal(now, row));
         let names = rehearsal.as_ref().map(|_| self.executor_names());
@@ -279,8 +282,8 @@ impl ExplainedDraft {
     #[must_use]
     pub fn finish(self) -> Explained {
         let candidates = match &self.about {
-            Some((request, cached)) => words(self.rehearsal.as_ref(), request, cached),
-            None => Err("it allows too many executors to be remembered whole".to_owned()),
+            Ok((request, cached)) => words(self.rehearsal.as_ref(), request, cached),
+            Err(why) => Err(why.in_words().to_owned()),
         };
         let by = self.rehearsal.filter(|_| candidates.is_ok());
         let named = |said: Candidate| (name(&self.names, said.executor), said);

@@ -358,7 +358,7 @@ impl Driver {
     /// Tells the machine of hooks that other policies answer for since, so that what stands by an answer
     /// of those before is asked for anew.
     fn note_rebound(&mut self, now: Micros) {
-        for hook in self.policies.take_rebound().iter() {
+        for hook in self.policies.take_rebound(now).iter() {
             self.input(now, Input::PolicyChanged(hook));
         }
     }
@@ -404,7 +404,8 @@ impl Driver {
         }
         self.note_policy_events(now);
         self.activity.turned(now, self.machine.queued_requests());
-        let mut until = self.machine.next_timeout();
+        let until = self.machine.next_timeout().into_iter();
+        let mut until = until.chain(self.policies.rest_end(now)).min();
         if let (machine, Some(recorder)) = self.machine.parts() {
             recorder.turn(now, machine, &mut self.policies);
             until = until.into_iter().chain(recorder.flush_at()).min();
@@ -495,7 +496,7 @@ impl Driver {
                 machine: &self.machine,
                 policies: &self.policies,
             };
-            spans.fact(stamped, texts);
+            spans.fact(stamped, life, texts);
         }
     }
 
@@ -581,15 +582,5 @@ impl Driver {
                 self.names.retain(|_, named| *named != executor);
             }
         }
-    }
-
-    /// Ends every request without a word.
-    pub fn abandon(&mut self, now: Micros) {
-        let requests: Vec<_> = self.requests.ids().collect();
-        for request in requests {
-            self.requests.forget(request);
-            self.input(now, Input::RequestCancelled(request));
-        }
-        self.take_notes();
     }
 }

@@ -1,9 +1,9 @@
 //! Messages to the driver, and their channels.
 //!
 //! # Bounds
-//! A request takes two places in the channel when it is submitted: one for the submission, one that
-//! its [`Ticket`] keeps for the client's departure. So a departure always finds room, and the
-//! channel's capacity bounds the requests that a server has in hand.
+//! A server has as many requests in hand as it has places, of which each [`Ticket`] keeps one. A request takes
+//! room for two messages when it is submitted: for the submission, and for the client's departure, which its
+//! ticket keeps. So a departure always finds room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use pointsman_core::{Micros, PromptBlocks, SessionKey};
 use pointsman_executor::delivery::{self, Closing, Deliveries, TextSink};
 use pointsman_executor::job::Job;
 use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyStatus, Snapshot};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::operator::Operator;
 use super::quota::QuotaHold;
@@ -59,6 +59,9 @@ pub struct Hints {
     pub labels: Vec<String>,
     /// Names of the executors allowed; absent: all.
     pub allowed: Option<Vec<String>>,
+    /// Names of the executors allowed where nobody knows who gave the answer that the request goes on from; absent:
+    /// those of `allowed`.
+    pub unless_followed: Option<Vec<String>>,
     /// The number of a topology group; absent: the request is in none.
     pub group: Option<u32>,
     /// True if the request may wait outside the queue; otherwise it is refused instead.
@@ -78,6 +81,7 @@ impl Default for Hints {
             output_tokens_expected: None,
             labels: Vec::new(),
             allowed: None,
+            unless_followed: None,
             group: None,
             may_wait: true,
         }
@@ -210,6 +214,8 @@ pub enum SubmitError {
 pub struct DriverHandle {
     requests: mpsc::Sender<Message>,
     control: mpsc::Sender<Control>,
+    /// The places of requests in hand.
+    places: Arc<Semaphore>,
     tickets: Arc<AtomicU64>,
 }
 
@@ -230,12 +236,14 @@ const MESSAGES: usize = 2;
 /// Channels to a driver that has at most `requests_max` requests in hand.
 #[must_use]
 pub fn channels(requests_max: u32) -> (DriverHandle, Inbox) {
-    let places = usize::try_from(requests_max).unwrap_or(usize::MAX);
-    let (requests, requests_inbox) = mpsc::channel(places.saturating_mul(MESSAGES).max(MESSAGES));
+    let places = usize::try_from(requests_max.max(1)).unwrap_or(usize::MAX);
+    let places = places.min(Semaphore::MAX_PERMITS / MESSAGES);
+    let (requests, requests_inbox) = mpsc::channel(places * MESSAGES);
     let (control, control_inbox) = mpsc::channel(CONTROL_MAX);
     let handle = DriverHandle {
         requests,
         control,
+        places: Arc::new(Semaphore::new(places)),
         tickets: Arc::new(AtomicU64::new(0)),
     };
     let inbox = Inbox {
@@ -246,6 +254,11 @@ pub fn channels(requests_max: u32) -> (DriverHandle, Inbox) {
 }
 
 impl DriverHandle {
+    /// Waits until a request may find a place, unless another one takes it.
+    pub async fn room(&self) {
+        drop(self.places.acquire().await);
+    }
+
     /// Submits a request, with its hold on the limits of its tenant. Drop the ticket to leave;
     /// [`Ticket::close`] it once the end has come.
     ///
@@ -256,11 +269,13 @@ impl DriverHandle {
         submission: Submission,
         quota: Option<QuotaHold>,
     ) -> Result<(Ticket, Deliveries), SubmitError> {
-        let place = self.reserve()?;
+        let arrival = self.reserve()?;
         let departure = self.reserve()?;
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.or(Err(SubmitError::Full))?;
         let ticket = TicketId(self.tickets.fetch_add(1, Ordering::Relaxed));
         let (sink, closing, deliveries) = delivery::channel(submission.job.output_tokens_max);
-        place.send(Message::Submit(Box::new(Submitted {
+        arrival.send(Message::Submit(Box::new(Submitted {
             ticket,
             submission,
             sink,
@@ -270,6 +285,7 @@ impl DriverHandle {
         let ticket = Ticket {
             id: ticket,
             departure: Some(departure),
+            _place: place,
         };
         Ok((ticket, deliveries))
     }
@@ -277,7 +293,7 @@ impl DriverHandle {
     /// True if the server has room for another request now.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.requests.capacity() >= MESSAGES
+        self.places.available_permits() > 0 && self.requests.capacity() >= MESSAGES
     }
 
     /// Has the executor of an answer remembered, as that of a session. Where the channel has no room, it is not.
@@ -363,6 +379,7 @@ impl DriverHandle {
 pub struct Ticket {
     id: TicketId,
     departure: Option<mpsc::OwnedPermit<Message>>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Ticket {

@@ -193,10 +193,7 @@ pub(super) fn failed(sequence: SequenceRef, why: &str) {
 
 /// Logs that an executor has lost all its sequences.
 pub(super) fn lost(executor: ExecutorId, why: &str) {
-    error!(
-        executor = executor.0,
-        why, "executor lost its sequences and begins anew"
-    );
+    error!(executor = executor.0, why, "executor lost its sequences");
 }
 
 /// Logs that an executor has ended.

@@ -11,9 +11,13 @@ use pointsman_executor::job::{Job, JobState, Sampling};
 use pointsman_policy::Patience;
 
 use super::message::Hints;
+use super::spans::{AskedFor, Operation, TraceOrigin};
 use super::*;
 
+mod log;
 mod operators;
+mod rests;
+mod traced;
 
 const AT: Micros = Micros(1);
 const CPU: ExecutorId = ExecutorId(0);
@@ -89,6 +93,13 @@ impl Stage {
     }
 
     fn submit_with(&mut self, hints: Hints) -> (TicketId, Deliveries) {
+        let submitted = self.hand_in(hints);
+        self.settle();
+        submitted
+    }
+
+    /// Submits a request about which nothing is decided yet.
+    fn hand_in(&mut self, hints: Hints) -> (TicketId, Deliveries) {
         let ticket = TicketId(self.tickets);
         self.tickets += 1;
         let job = Job {
@@ -96,13 +107,18 @@ impl Stage {
             ..Job::new(vec![1, 2, 3], 4)
         };
         let (sink, closing, deliveries) = channel(job.output_tokens_max);
+        let origin = TraceOrigin {
+            operation: Operation::Chat,
+            asked: AskedFor::default(),
+            parent: None,
+        };
         let submission = Submission {
             model: Some("demo".to_owned()),
             tenant: "default".to_owned(),
             job: Arc::new(job),
             prompt_blocks: PromptBlocks::default(),
             hints,
-            trace: None,
+            trace: Some(Box::new(origin)),
         };
         let submitted = Submitted {
             quota: None,
@@ -112,7 +128,6 @@ impl Stage {
             closing,
         };
         self.driver.submit(AT, submitted);
-        self.settle();
         (ticket, deliveries)
     }
 
@@ -430,6 +445,36 @@ fn an_executor_that_has_ended_is_down_and_its_requests_go_on_waiting_or_fail() {
 }
 
 #[test]
+fn an_executor_that_gives_up_takes_nothing_more_and_is_lost_once() {
+    let mut stage = Stage::new();
+    let _running = [stage.submit(), stage.submit()];
+    let (_, mut waiting) = stage.submit();
+    let started = [(); 2].map(|()| Event::Started(stage.start().order.sequence));
+    let why = "given up".to_owned();
+    stage.commands.close();
+    let list = started.into_iter().chain([Event::Lost { why }]);
+    stage.says(0, list.collect());
+    let executor = stage.driver.machine.executor_snapshot(CPU).unwrap();
+    assert_eq!(executor.health, Health::Down);
+    assert_eq!(executor.incarnation, Incarnation(1));
+    let metrics = stage.driver.metrics.render();
+    let lost = "executors_lost_total{executor=\"cpu0/demo\"} 1\n";
+    assert!(metrics.contains(lost), "{metrics}");
+    let mut told = std::iter::from_fn(|| waiting.try_next());
+    assert!(!told.any(|delivery| matches!(delivery, Delivery::Placed(_))));
+}
+
+#[test]
+fn an_engine_hears_of_its_budget_before_its_first_start() {
+    let mut stage = Stage::new();
+    let (_, _deliveries) = stage.submit();
+    let first = stage.commands.try_recv().unwrap();
+    let budget = matches!(first, Command::SetBudget { tokens_max: 64 });
+    assert!(budget, "{first:?}");
+    assert!(matches!(stage.commands.try_recv(), Ok(Command::Start(_))));
+}
+
+#[test]
 fn commands_that_find_no_room_come_later_in_order() {
     let mut stage = Stage::with_room_for(1);
     let (first, _one) = stage.submit();
@@ -478,4 +523,29 @@ fn a_driver_that_stops_leaves_nobody_waiting() {
     while let Some(delivery) = deliveries.blocking_next() {
         assert!(matches!(delivery, Delivery::Placed(_)), "{delivery:?}");
     }
+}
+
+#[test]
+fn a_driver_that_stops_tells_of_each_request_with_what_it_has_used_so_far() {
+    let mut stage = Stage::new();
+    let requests = [(); 3].map(|()| stage.submit());
+    let sequence = stage.start().order.sequence;
+    let steps = stepped(sequence.request, 3, 2);
+    stage.says(0, vec![Event::Started(sequence), steps]);
+    // The second one's client has left, and its executor has not let it go yet. The third waits.
+    stage.driver.depart(AT, requests[1].0);
+    stage.settle();
+    stage.driver.abandon(AT);
+    let finished = stage.driver.finished.newest();
+    let told = finished.iter().map(|request| {
+        let used = (request.prompt_tokens, request.output_tokens);
+        (request.ticket.0, (request.outcome, used))
+    });
+    let expected = [
+        (0, ("cancelled", (3, 2))),
+        (1, ("cancelled", (0, 0))),
+        (2, ("cancelled", (0, 0))),
+    ];
+    assert_eq!(told.collect::<BTreeMap<_, _>>(), BTreeMap::from(expected));
+    assert_eq!(finished.len(), requests.len());
 }

@@ -193,7 +193,7 @@ pub enum Fact {
     DeviceAttached(DeviceId),
     /// An executor was attached.
     ExecutorAttached(ExecutorId, DeviceId),
-    /// An executor's health changed, as its owner tells it or by its faults.
+    /// An executor's health changed: as its owner tells it, by its faults or its silence, or since it is taken away.
     HealthChanged(ExecutorId, Health),
     /// An executor died.
     ExecutorLost(ExecutorId),

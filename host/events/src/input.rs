@@ -306,6 +306,14 @@ pub struct Progress {
     pub generated: u32,
 }
 
+impl Progress {
+    /// True if the time of the first of these tokens is known: of several that come at once, as of a whole answer, it is not.
+    #[must_use]
+    pub fn is_one_token(&self) -> bool {
+        self.generated == 1
+    }
+}
+
 /// A prompt's tokens, as the server counts them that has read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -420,8 +428,8 @@ pub enum Input {
     /// A client has a part of a sequence's answer with which only these executors can go on: no other may
     /// serve its request from now on.
     KeptTo(SequenceRef, Vec<ExecutorId>),
-    /// Another policy answers for a hook from now on, or the same one with other settings. Answers of the
-    /// one before that still stand are asked for anew.
+    /// Another policy answers for a hook from now on, or the same one with other settings, or again after it rested.
+    /// Answers of the one before that still stand are asked for anew.
     PolicyChanged(Hook),
 }
 

@@ -37,7 +37,7 @@ use pointsman_executor::server::ServerUrl;
 use pointsman_remote::client::Connections;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinHandle};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use collector::{Collector, Sent};
 use otlp::Resource;
@@ -93,7 +93,7 @@ pub struct Told {
 pub struct Telemetry {
     spans: JoinHandle<()>,
     metrics: JoinHandle<()>,
-    /// Dropped, the metrics go out for the last time.
+    /// Dropped, what is left goes out: each message is tried once more.
     stop: watch::Sender<()>,
 }
 
@@ -106,6 +106,7 @@ struct SpanExporter {
     every: Duration,
     // Owned.
     ended: mpsc::Receiver<RequestSpan>,
+    stopped: watch::Receiver<()>,
 }
 
 /// The task for metrics.
@@ -127,6 +128,7 @@ impl Telemetry {
     pub fn start(settings: &TelemetrySettings, told: Told) -> Self {
         let collector = |path| Collector::new(told.connections.clone(), settings, path);
         let resource = Arc::new(Resource::new(&settings.service_name));
+        let (stop, stopped) = watch::channel(());
         let spans = SpanExporter {
             collector: collector(collector::TRACES),
             encoder: spans::SpanEncoder {
@@ -137,8 +139,8 @@ impl Telemetry {
             metrics: Arc::clone(&told.metrics),
             every: settings.spans_every,
             ended: told.spans,
+            stopped: stopped.clone(),
         };
-        let (stop, stopped) = watch::channel(());
         let metrics = MetricExporter {
             collector: collector(collector::METRICS),
             resource,
@@ -202,7 +204,7 @@ impl SpanExporter {
         let message = self.encoder.encode(batch);
         let requests = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let mut pause = PAUSE;
-        for _ in 0..TRIES {
+        for left in (0..TRIES).rev() {
             match self.collector.send(message.clone()).await {
                 Sent::Taken { refused } => {
                     let refused = refused.min(requests);
@@ -211,10 +213,11 @@ impl SpanExporter {
                     return self.metrics.traced(TracedOutcome::Exported, exported);
                 }
                 Sent::Refused => return self.metrics.traced(TracedOutcome::Refused, requests),
-                // The host ends: there is no time for another try.
-                Sent::Failed { .. } if self.ended.is_closed() => break,
+                Sent::Failed { .. } if left == 0 || self.stopped.has_changed().is_err() => break,
                 Sent::Failed { retry_after } => {
-                    sleep(retry_after.unwrap_or(pause).min(PAUSE_MAX)).await;
+                    let pausing = retry_after.unwrap_or(pause).min(PAUSE_MAX);
+                    // The host's end cuts it short: there is time for one more try.
+                    drop(timeout(pausing, self.stopped.changed()).await);
                     pause *= 2;
                 }
             }

@@ -355,6 +355,7 @@ mod tests {
     #[test]
     fn the_buckets_of_a_histogram_are_counted_each_by_itself() {
         let metrics = Metrics::default();
+        metrics.executor_attached("cpu");
         for (model, seconds) in [("a", 0.006), ("a", 0.02), ("a", 99.0), ("b", 0.001)] {
             metrics.stream(model, "cpu").first_token.observe(seconds);
         }

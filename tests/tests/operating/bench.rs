@@ -2,9 +2,11 @@
 //! policies do.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use pointsman_component::PolicyEngine;
 use pointsman_testkit::Flavour;
+use pointsman_tests::clock::ReadingTime;
 use pointsman_tests::decide::{Case, measure, measure_swap};
 use pointsman_tests::engine::demo_model;
 use pointsman_tests::fidelity::{EngineModel, Fidelity, Load as FidelityLoad, of_engine, of_mocks};
@@ -27,6 +29,20 @@ fn the_decide_benchmark_runs_and_both_flavours_decide_alike() {
         assert_eq!(component.decided, native.decided);
         assert_eq!(component.rounds.len(), 5);
     }
+}
+
+#[test]
+fn the_readings_of_a_clock_are_no_part_of_what_it_measures() {
+    let steps = std::cell::Cell::new(0);
+    // Each reading takes 30 ns.
+    let clock = || {
+        steps.set(steps.get() + 30);
+        Duration::from_nanos(steps.get())
+    };
+    let reading = ReadingTime::of(clock);
+    let took = reading.taken_off(Duration::from_nanos(500), 10);
+    assert_eq!(took, Duration::from_nanos(200));
+    assert_eq!(reading.taken_off(took, 10), Duration::ZERO);
 }
 
 /// One request over a fleet in which every row is new: the default fuel must be enough.

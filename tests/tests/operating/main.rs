@@ -2,6 +2,7 @@
 
 mod admin;
 mod bench;
+mod collector;
 mod day;
 mod monitor;
 mod monitor_data;

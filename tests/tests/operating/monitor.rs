@@ -1,5 +1,7 @@
 //! The monitor page as a browser shows it: headless Chromium, against a server with traffic.
 
+mod lasting;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

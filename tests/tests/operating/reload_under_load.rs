@@ -8,8 +8,8 @@ use pointsman_component::Digest;
 use pointsman_lifecycle::report::ReconcilerReport;
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::load::LoadGenerator;
-use pointsman_tests::serving::{Serving, component};
-use serde_json::{Value, json};
+use pointsman_tests::serving::{Serving, component, sidecar};
+use serde_json::json;
 
 const CLIENTS: usize = 64;
 const REPLACEMENTS: usize = 100;
@@ -80,14 +80,6 @@ async fn a_hundred_replacements_and_twenty_files_of_garbage_fail_no_request() ->
     let answer = serving.client.chat("Hello").await?;
     ensure!(answer.header("x-pointsman-policy") == "router");
     Ok(())
-}
-
-/// The sidecar of a hostile guest.
-fn sidecar(settings: &Value) -> Result<String> {
-    let settings: toml::Table = serde_json::from_value(settings.clone())?;
-    let mut file = toml::Table::new();
-    file.insert("settings".to_owned(), settings.into());
-    Ok(toml::to_string(&file)?)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

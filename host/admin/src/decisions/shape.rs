@@ -21,7 +21,7 @@ pub(crate) struct Decisions {
     pub(super) tenant: String,
     /// Null: the client named none.
     pub(super) model: Option<String>,
-    /// The request as policies saw it when it arrived; null: it allows too many executors.
+    /// The request as policies saw it when it arrived; null: it ended then, or allows too many executors.
     pub(super) asked: Option<RequestRow>,
     pub(super) steps: Vec<DecisionStep>,
     /// Steps between the first and the last ones that were forgotten.

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const POLL_MS = 1000, LATE_MS = 5000, HISTORY = 60, ROWS_MAX = 200, TRANSACTIONS = 20, DECISION = "decision on ";
+  const POLL_MS = 1000, LATE_MS = 5000, PRESS_MS = 5000, HISTORY = 60, ROWS_MAX = 200, TRANSACTIONS = 20, DECISION = "decision on ";
   const $ = (id) => document.getElementById(id);
   const count = (n) => n == null ? "–" : Math.round(n).toLocaleString("en-US");
   const scaled = (n, units, base) => {
@@ -28,9 +28,8 @@
     return made;
   };
   const set = (id, text) => { $(id).textContent = text; };
-  const width = (id, part, whole) => {
-    $(id).style.width = (whole > 0 ? Math.min(100, 100 * part / whole) : 0) + "%";
-  };
+  const filled = (part, whole) => (whole > 0 ? Math.min(100, 100 * part / whole) : 0) + "%";
+  const width = (id, part, whole) => { $(id).style.width = filled(part, whole); };
   const field = (name, text, cls) => {
     const cell = el("td", text, cls);
     cell.dataset.f = name;
@@ -51,7 +50,7 @@
   const used = (name, part, whole) => {
     const cell = field(name, count(part) + " / " + count(whole), "num");
     const bar = el("div", null, "bar"), fill = el("i");
-    fill.style.width = (whole > 0 ? Math.min(100, 100 * part / whole) : 0) + "%";
+    fill.style.width = filled(part, whole);
     bar.append(fill);
     cell.append(bar);
     return cell;
@@ -186,10 +185,10 @@
   const drawHour = (data) => {
     const peak = (id, top, shown) => set(id, top == null || top < 1e-6 ? "none" : "up to " + shown(top));
     const part = (name, key) => (minute) => minute[name] ? minute[name][key] : 0;
-    const finished = (minute) => minute.finished, unserved = (minute) => minute.unserved;
-    const ended = (minute) => minute.finished + minute.unserved;
-    peak("finished-peak", bars(data, "finished-bars", finished, ended, unserved), count);
+    const finished = (it) => it.finished, unserved = (it) => it.unserved, ended = (it) => it.finished + it.unserved;
+    bars(data, "finished-bars", finished, ended, unserved);
     bars(data, "unserved-bars", unserved, ended);
+    peak("finished-peak", Math.max(0, ...data.minutes.map(finished)), count);
     peak("queued-peak", bars(data, "queued-bars", (minute) => minute.queued_max), count);
     peak("running-peak", bars(data, "running-bars", (minute) => minute.running_max), count);
     peak("tokens-peak", bars(data, "tokens-bars", (minute) => minute.output_tokens), count);
@@ -221,13 +220,12 @@
     set("queue-more", rows.length === 0 ? "" : more > 0 ? "the first " + count(rows.length) + " in order of arrival, and " + count(more) + " more" : "in order of arrival");
   };
 
-  // The rows with the steps of requests that are unfolded, each asked for once.
+  // The rows with the steps of requests that are unfolded, each asked for until it is told.
   const steps = new Map();
   const stepsOf = (id) => {
     if (steps.has(id)) return steps.get(id);
-    const line = el("tr"), cell = el("td", null, "whole"), list = el("ol");
-    cell.colSpan = 11;
-    cell.append(list);
+    const line = el("tr"), list = el("ol"), cell = holding("steps", list);
+    Object.assign(cell, { className: "whole", colSpan: 11 });
     line.append(cell);
     steps.set(id, line);
     ask(id, list);
@@ -237,6 +235,7 @@
     try {
       const answer = await fetch("/admin/decisions/" + id, { headers: headers(), cache: "no-store" });
       const told = await answer.json();
+      if (answer.status === 404) return list.append(el("li", told.error.message));
       if (!answer.ok) throw new Error(told.error.message);
       const first = told.steps.length ? told.steps[0].at_micros : 0;
       list.append(...told.steps.map((step) => {
@@ -246,6 +245,7 @@
       }));
     } catch (error) {
       list.append(el("li", error.message));
+      steps.delete(id);
     }
   };
   const drawRequests = (data) => {
@@ -389,9 +389,8 @@
         if (before) drawPolicies(leftBy, before.at_micros);
         said = name + " is ejected: the embedded defaults decide " + holds.join(", ") + ".";
       } else {
-        const error = await answer.json();
         asksOnly = answer.status === 403;
-        said = name + " is not ejected: " + error.error.message + ".";
+        said = name + " is not ejected: " + (await answer.json()).error.message + ".";
       }
     } catch (error) {
       said = "It is not known whether " + name + " is ejected: the server has not answered.";
@@ -517,11 +516,11 @@
     }));
   };
 
-  // Nothing is drawn anew between the two halves of a click.
-  let pressed = false;
-  addEventListener("pointerdown", () => { pressed = true; });
-  for (const end of ["pointerup", "pointercancel", "blur"])
-    addEventListener(end, () => setTimeout(() => { pressed = false; }));
+  // Nothing is drawn anew between the two halves of a click. Of a button that is not heard of again it has been let go.
+  let pressed = -Infinity;
+  addEventListener("pointerdown", (event) => { if (event.button === 0) pressed = performance.now(); });
+  for (const end of ["pointerup", "pointercancel", "contextmenu", "blur"])
+    addEventListener(end, () => setTimeout(() => { pressed = -Infinity; }));
   const draw = (data) => {
     const focus = document.activeElement && document.activeElement.dataset.key;
     drawAll(data);
@@ -531,6 +530,8 @@
     }
   };
   const drawAll = (data) => {
+    // The server has begun anew, and so have the numbers of its requests.
+    if (before && data.at_micros < before.at_micros) { steps.clear(); unfolded.clear(); }
     const perExecutor = data.executors.map((row) => rateOf(data, row.name));
     set("version", "version " + data.version);
     set("uptime", time(data.at_micros));
@@ -565,18 +566,17 @@
   };
   const poll = async () => {
     try {
-      const key = sessionStorage.getItem("admin-key");
       const answer = await fetch("/monitor/data", { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(LATE_MS) });
       const locked = answer.status === 401;
       $("locked").classList.toggle("on", locked);
       if (locked) {
-        set("key-text", key ? "That is not the key." : "This server wants its admin key.");
+        set("key-text", sessionStorage.getItem("admin-key") ? "That is not the key." : "This server wants its admin key.");
       } else if (answer.ok) {
         const data = await answer.json();
         heard = Date.now();
         $("gone").classList.remove("on");
         document.body.classList.remove("gone");
-        if (!pressed) draw(data);
+        if (performance.now() - pressed > PRESS_MS) draw(data);
       } else {
         const error = await answer.json().catch(() => null);
         gone(error ? "The server says: " + error.error.message : "The server answers " + answer.status);

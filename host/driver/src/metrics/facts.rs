@@ -190,7 +190,7 @@ impl ExecutorMetrics {
             ),
             saturated: to.gauges(
                 "executor_saturated",
-                "Whether a device queue of an executor is filled to 80 % of its bound",
+                "Whether an executor says that it has no room, or a device queue of it is filled to 80 % of its bound",
                 ["executor"],
             ),
             lost: to.counters("executors_lost", "Deaths of an executor", ["executor"]),
@@ -232,9 +232,11 @@ impl ExecutorMetrics {
         self.saturated.with([executor]).set(saturated);
     }
 
-    /// Counts a placement for the executor that served the request's session last, if there is one.
+    /// Counts a placement for the executor that served the request's session last, if there is one and it
+    /// is not gone.
     fn session(&self, life: Life, executor: ExecutorId, texts: Texts<'_>) {
-        if let Some(expected) = life.expected() {
+        let is_there = |id: &ExecutorId| texts.machine.executor_spec(*id).is_some();
+        if let Some(expected) = life.expected().filter(is_there) {
             let result = if expected == executor { "hit" } else { "miss" };
             let labels = [texts.executor(expected), result];
             self.sessions.with(labels).inc();

@@ -8,6 +8,8 @@
 //! 1. Labels are names of the configuration and of policies, hooks and enums, never requests or
 //!    sessions; and past a bound their series are counted together (`pointsman_metrics`).
 //! 2. The same facts give the same text (`metrics::tests`).
+//! 3. An executor that is gone has no series, whatever is measured of it after that
+//!    (`what_is_measured_of_an_executor_that_is_gone_makes_no_series`).
 //!
 //! # Not here
 //! The key that `/metrics` may need (`pointsman-http`).
@@ -21,8 +23,9 @@ mod process;
 #[cfg(test)]
 mod tests;
 
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use pointsman_core::{Fact, Hook, Machine, Stamped};
@@ -54,6 +57,10 @@ const FIRST_TOKEN_SECONDS: [f64; 12] = [
 const INTER_TOKEN_SECONDS: [f64; 11] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 ];
+const DECISION_SECONDS: [f64; 13] = [
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
+    0.05, 0.1,
+];
 const PAUSE_SECONDS: [f64; 11] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.1,
 ];
@@ -77,6 +84,9 @@ pub struct Metrics {
     journal: JournalMetrics,
     telemetry: TelemetryMetrics,
     process: ProcessMetrics,
+    /// The names of the executors there are. Behind a lock, since the driver knows them and others measure;
+    /// held while a series of an executor is made, or all of one are dropped.
+    attached: Mutex<BTreeSet<String>>,
 }
 
 #[derive(Debug)]
@@ -168,7 +178,7 @@ impl Default for Metrics {
             decision: to.times(
                 "decision",
                 "A turn of the driver: all decisions about what has arrived, carried out",
-                PAUSE_SECONDS,
+                DECISION_SECONDS,
             ),
             facts: FactMetrics::new(&mut to),
             labels_ignored: to.counter("labels_ignored", "Labels past the bound on labels"),
@@ -191,6 +201,7 @@ impl Default for Metrics {
             journal: JournalMetrics::new(&mut to),
             telemetry: TelemetryMetrics::new(&mut to),
             process,
+            attached: Mutex::default(),
             described,
             registry,
         }
@@ -219,13 +230,32 @@ impl Metrics {
     ) {
         let texts = Texts { machine, policies };
         self.facts.fact(stamped, life, texts);
-        if let Fact::ExecutorDetached(executor) = stamped.fact {
-            let executor = texts.executor(executor);
-            self.facts.forget_executor(executor);
-            self.engines.forget_executor(executor);
-            self.http.first_token.forget("executor", executor);
-            self.http.inter_token.forget("executor", executor);
+        if let Fact::ExecutorAttached(executor, _) = stamped.fact {
+            self.executor_attached(texts.executor(executor));
         }
+        if let Fact::ExecutorDetached(executor) = stamped.fact {
+            self.executor_detached(texts.executor(executor));
+        }
+    }
+
+    /// Takes note of an executor that is there from now on. The driver does so for each.
+    pub fn executor_attached(&self, executor: &str) {
+        self.attached().insert(executor.to_owned());
+    }
+
+    /// Drops the series of an executor that is gone.
+    fn executor_detached(&self, executor: &str) {
+        let mut attached = self.attached();
+        attached.remove(executor);
+        self.facts.forget_executor(executor);
+        self.engines.forget_executor(executor);
+        self.http.first_token.forget("executor", executor);
+        self.http.inter_token.forget("executor", executor);
+    }
+
+    fn attached(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        let attached = self.attached.lock();
+        attached.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the time that a turn of the driver took.
@@ -259,9 +289,16 @@ impl Metrics {
         self.http.responses.with(labels).inc();
     }
 
-    /// The measures of a streamed answer of `model` by `executor`.
+    /// The measures of a streamed answer of `model` by `executor`. Nobody sees those of one that is gone.
     #[must_use]
     pub fn stream(&self, model: &str, executor: &str) -> StreamMetrics {
+        let attached = self.attached();
+        if !attached.contains(executor) {
+            return StreamMetrics {
+                first_token: Histogram::new(FIRST_TOKEN_SECONDS),
+                inter_token: Histogram::new(INTER_TOKEN_SECONDS),
+            };
+        }
         let labels = [model, executor];
         StreamMetrics {
             first_token: self.http.first_token.with(labels),
@@ -307,9 +344,12 @@ impl Metrics {
         self.fleet.set_executors(loads);
     }
 
-    /// Sets the work of an engine so far.
+    /// Sets the work of an engine so far, unless its executor is gone.
     pub fn engine(&self, executor: &str, totals: EngineTotals) {
-        self.engines.set(executor, totals);
+        let attached = self.attached();
+        if attached.contains(executor) {
+            self.engines.set(executor, totals);
+        }
     }
 
     /// Reads the journal's counters from `monitor` from now on.
@@ -389,7 +429,8 @@ impl JournalMetrics {
             entries: to.counters(
                 "journal_entries",
                 "Entries of the journal: written, dropped since the disk was too slow, lost since \
-                 it failed, refused since they were too long, or withheld since a round or a log was",
+                 it failed, refused since they were too long, cut since their round was, or \
+                 withheld since a log was",
                 ["outcome"],
             ),
             bytes: to.measured(
@@ -416,6 +457,7 @@ impl JournalMetrics {
             ("dropped", stats.dropped),
             ("lost", stats.lost),
             ("refused", stats.refused),
+            ("cut", stats.cut),
             ("withheld", stats.withheld),
         ] {
             raise(&self.entries.with([outcome]), count);

@@ -5,10 +5,11 @@ mod states;
 use pointsman_component::{Digest, Fault, Instance, Limits, PolicyDescription};
 use pointsman_core::rows::{Change, Extent, Health, RequestClass};
 use pointsman_core::{
-    Author, Bounds, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec, ExpiredWhy,
-    Fact, FailedWhy, FaultKind, Hook, HookSet, Input, Micros, Moment, Needs, NewRequest, Outcome,
-    PlacedIn, Progress, Question, RefusalCause, RefusedWhy, Reply, RequestId, RequeuedWhy, Round,
-    ShortageCause, StartOrder, StepReport, TenantId, fixture, routing,
+    Author, Bounds, Clock, Config, Decided, Effect, EvictHow, ExecutorId, ExecutorSpec,
+    ExecutorUpdate, ExpiredWhy, Fact, FailedWhy, FaultKind, Hook, HookSet, Input, Micros, Moment,
+    Needs, NewRequest, Outcome, PlacedIn, Progress, Question, RefusalCause, RefusedWhy, Reply,
+    RequestId, RequeuedWhy, Round, ShortageCause, StartOrder, StepReport, TenantId, fixture,
+    routing,
 };
 use pointsman_policy::{Patience, PolicySource, start};
 

@@ -1,4 +1,5 @@
-//! Requests as spans: what a collector of traces is told of each request once it has ended.
+//! Requests as spans: what a collector of traces is told of each request once it has ended and its executor
+//! has let it go.
 //!
 //! They are put together from the machine's facts, as the metrics are. A request is in the trace that
 //! its client names, and whether it is recorded is the client's choice then; of those without a trace a
@@ -8,7 +9,8 @@
 //! and why it was refused.
 //!
 //! # Bounds
-//! A request has at most [`PLACEMENTS_MAX`] placements and as many waits; what comes later is counted.
+//! A request has at most [`PLACEMENTS_MAX`] placements and as many waits; what comes later is counted. One that
+//! has ended and is still on its executor takes a place there.
 //! [`SPANS_MAX`] requests that have ended wait for the exporter. One more is dropped and counted: nobody
 //! waits for a collector.
 //!
@@ -24,7 +26,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pointsman_core::{ExecutorId, Fact, Micros, RequestId, Stamped};
+use pointsman_core::{ExecutorId, Fact, Micros, Outcome, RequestId, Stamped, Stay};
 use pointsman_executor::contract::Event;
 use pointsman_executor::server::ServerUrl;
 use pointsman_executor::trace::{SpanContext, SpanId, TraceHeaders};
@@ -33,6 +35,7 @@ use tokio::sync::mpsc;
 pub use queue::{EarlyRefusal, SpanQueue};
 pub use record::{Operation, PlacementEnd, PlacementSpan, RequestSpan, Wait};
 
+use crate::lives::Life;
 use crate::message::{Submission, TicketId};
 use crate::metrics::{Metrics, Texts};
 use queue::Chosen;
@@ -73,6 +76,9 @@ pub struct AskedFor {
 pub struct Spans {
     queue: SpanQueue,
     live: BTreeMap<RequestId, Live>,
+    /// Requests that have ended and whose executors have not let them go yet: the tokens that they used are
+    /// not known before.
+    leaving: BTreeMap<RequestId, RequestSpan>,
     /// The addresses of servers elsewhere.
     servers: BTreeMap<ExecutorId, ServerUrl>,
 }
@@ -97,6 +103,7 @@ pub fn spans(ratio: f64, metrics: Arc<Metrics>) -> (Spans, mpsc::Receiver<Reques
     let spans = Spans {
         queue: SpanQueue::new(ratio, metrics, ended),
         live: BTreeMap::new(),
+        leaving: BTreeMap::new(),
         servers: BTreeMap::new(),
     };
     (spans, receiver)
@@ -156,7 +163,7 @@ impl Spans {
     pub(crate) fn event(&mut self, now: Micros, event: &Event) {
         match event {
             Event::Stepped(report) => {
-                for made in report.progress.iter().filter(|made| made.generated > 0) {
+                for made in report.progress.iter().filter(|made| made.is_one_token()) {
                     if let Some(recording) = self.recorded(made.request) {
                         recording.span.first_token.get_or_insert(now);
                     }
@@ -188,8 +195,8 @@ impl Spans {
         }
     }
 
-    /// Folds in a fact.
-    pub(crate) fn fact(&mut self, stamped: &Stamped, texts: Texts<'_>) {
+    /// Folds in a fact. `life` is that of its request before it.
+    pub(crate) fn fact(&mut self, stamped: &Stamped, life: Option<Life>, texts: Texts<'_>) {
         let now = stamped.now;
         #[expect(
             clippy::wildcard_enum_match_arm,
@@ -226,23 +233,39 @@ impl Spans {
                     recording.started(now);
                 }
             }
-            Fact::StayEnded(stay) => {
-                if let Some(recording) = self.recorded(stay.request) {
-                    recording.stay_ended(now, stay);
-                }
-            }
+            Fact::StayEnded(stay) => self.stay_ended(now, stay),
             Fact::Requeued(request, why) => {
                 if let Some(recording) = self.recorded(*request) {
                     recording.requeued(now, *why);
                 }
             }
-            Fact::Ended(request, outcome) => {
-                if let Some(Live::Recorded(recording)) = self.live.remove(request) {
-                    self.queue.send(recording.end(now, *outcome));
-                }
-            }
+            Fact::Ended(request, outcome) => self.ended(now, (*request, *outcome), life),
             Fact::ExecutorDetached(executor) => drop(self.servers.remove(executor)),
             _ => {}
+        }
+    }
+
+    /// Takes note of what a request used on an executor that has let it go. Of one that has ended it is the
+    /// last word.
+    fn stay_ended(&mut self, now: Micros, stay: &Stay) {
+        if let Some(mut span) = self.leaving.remove(&stay.request) {
+            span.used(stay);
+            self.queue.send(span);
+        } else if let Some(recording) = self.recorded(stay.request) {
+            recording.stay_ended(now, stay);
+        }
+    }
+
+    /// Tells of a request that has ended, unless its executor has yet to let it go.
+    fn ended(&mut self, now: Micros, (request, outcome): (RequestId, Outcome), life: Option<Life>) {
+        let Some(Live::Recorded(recording)) = self.live.remove(&request) else {
+            return;
+        };
+        let span = recording.end(now, outcome);
+        if life.is_some_and(|life| life.stays) {
+            self.leaving.insert(request, span);
+        } else {
+            self.queue.send(span);
         }
     }
 

@@ -185,6 +185,15 @@ impl RequestSpan {
             ..Self::new(context, &origin, arrived)
         }
     }
+
+    /// Adds the tokens of the newest stay, which has ended.
+    pub(super) fn used(&mut self, stay: &Stay) {
+        self.output_tokens = self.output_tokens.saturating_add(stay.output_tokens);
+        self.cached_tokens = stay.cached_tokens;
+        if let Some(placement) = self.placements.last_mut() {
+            placement.output_tokens = stay.output_tokens;
+        }
+    }
 }
 
 // === impl Recording ===
@@ -248,11 +257,8 @@ impl Recording {
     }
 
     pub(super) fn stay_ended(&mut self, now: Micros, stay: &Stay) {
-        let span = &mut self.span;
-        span.output_tokens = span.output_tokens.saturating_add(stay.output_tokens);
-        span.cached_tokens = stay.cached_tokens;
-        if let Some(placement) = span.placements.last_mut() {
-            placement.output_tokens = stay.output_tokens;
+        self.span.used(stay);
+        if let Some(placement) = self.span.placements.last_mut() {
             placement.ended = now;
         }
     }

@@ -45,7 +45,7 @@ fn pass(spans: &mut Spans, number: u64) {
         round: Round(1),
         fact: Fact::Ended(request, Outcome::Cancelled),
     };
-    spans.fact(&ended, texts);
+    spans.fact(&ended, None, texts);
     assert!(spans.live.is_empty());
 }
 

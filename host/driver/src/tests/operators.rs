@@ -74,6 +74,24 @@ fn one_that_drains_goes_on_draining_in_its_next_life() {
 }
 
 #[test]
+fn one_that_has_given_up_is_told_of_as_ended_in_the_same_turn() {
+    let mut stage = Stage::new();
+    stage.commands.close();
+    let events = Events {
+        executor: CPU,
+        incarnation: Incarnation(0),
+        list: vec![Event::Lost {
+            why: "given up".to_owned(),
+        }],
+    };
+    stage.driver.events(AT, events);
+    let ended = ChangeRefused::Ended("cpu0/demo".to_owned());
+    for change in [ExecutorChange::Drain, ExecutorChange::Resume] {
+        assert_eq!(stage.order(change), Err(ended.clone()));
+    }
+}
+
+#[test]
 fn a_removed_executor_finishes_what_it_runs_and_then_is_gone() {
     let mut stage = Stage::new();
     let (_ticket, mut deliveries) = stage.submit();
@@ -242,6 +260,16 @@ fn what_was_decided_about_a_request_is_remembered_in_order() {
             .ask(|answer| Operator::Decision(TicketId(99), answer))
             .is_none()
     );
+}
+
+#[test]
+fn of_a_request_that_ends_as_it_arrives_it_is_said_that_nobody_was_asked() {
+    let mut stage = Stage::with_executors(&[], 64);
+    let (ticket, mut deliveries) = stage.submit();
+    assert!(matches!(end(&mut deliveries).outcome, Outcome::Refused(_)));
+    let explained = stage.ask(|answer| Operator::Decision(ticket, answer));
+    let why = explained.unwrap().finish().candidates.err().unwrap();
+    assert_eq!(why, "it ended as it arrived, before any policy was asked");
 }
 
 #[test]

@@ -53,6 +53,7 @@ fn states_replace_what_was_set_before() {
 #[test]
 fn counters_follow_the_engine_they_tell_of() {
     let metrics = Metrics::default();
+    metrics.executor_attached("cpu0/demo");
     for steps in [1, 3] {
         let totals = EngineTotals {
             steps,
@@ -76,6 +77,7 @@ pointsman_engine_sat_out_total{executor=\"cpu0/demo\"} 0
 #[test]
 fn responses_and_transactions_are_counted_by_how_they_went() {
     let metrics = Metrics::default();
+    metrics.executor_attached("cpu0/demo");
     metrics.http_response("/v1/chat/completions", 200);
     metrics.http_response("/v1/chat/completions", 429);
     metrics.http_response("/v1/chat/completions", 200);
@@ -165,40 +167,63 @@ fn an_executor_that_is_gone_has_no_series() {
     assert!(!text.contains(named), "{text}");
 }
 
+const ELSEWHERE: ExecutorId = ExecutorId(7);
+
+/// Has a request of a session that [`EXECUTOR`] served last placed on `executor`, and then elsewhere.
+fn goes_on(host: &mut Host, request: u64, executor: ExecutorId) {
+    let request = RequestId(request);
+    let arrived = Fact::Arrived {
+        request,
+        tenant: TenantId(0),
+        model: None,
+        class: RequestClass::Throughput,
+        preferred: Some(EXECUTOR),
+    };
+    let placed = |executor| Fact::Placed {
+        request,
+        executor,
+        into: PlacedIn::Slot,
+        by: Decided::BUILT_IN,
+    };
+    for fact in [arrived, placed(executor), placed(ELSEWHERE)] {
+        host.tell(&Stamped {
+            now: Micros(1),
+            round: Round(1),
+            fact,
+        });
+    }
+}
+
+#[test]
+fn what_is_measured_of_an_executor_that_is_gone_makes_no_series() {
+    let mut host = Host::new();
+    host.decide(0);
+    let detach = Input::ExecutorUpdated(EXECUTOR, ExecutorUpdate::Detach);
+    host.machine.handle(Micros(1), detach);
+    host.decide(1);
+    assert!(host.machine.executor_spec(EXECUTOR).is_none());
+    // Its last answer is written, a session of its goes on elsewhere, and its engine is still known.
+    let stream = host.metrics.stream("demo", "cpu0/demo");
+    stream.first_token.observe(1.0);
+    stream.inter_token.observe(1.0);
+    goes_on(&mut host, 70, ELSEWHERE);
+    let totals = EngineTotals::default();
+    host.metrics.engine("cpu0/demo", totals);
+    let text = host.metrics.render();
+    assert!(!text.contains("cpu0/demo"), "{text}");
+    // One that comes under its name has series of its own.
+    host.metrics.executor_attached("cpu0/demo");
+    host.metrics.engine("cpu0/demo", totals);
+    let steps = "pointsman_engine_steps_total{executor=\"cpu0/demo\"} 0\n";
+    assert_eq!(samples(&host.metrics.render(), "engine_steps"), steps);
+}
+
 #[test]
 fn a_session_that_goes_elsewhere_is_a_miss_of_the_executor_that_was_expected() {
     let mut host = Host::new();
-    let elsewhere = ExecutorId(7);
-    for (request, executor) in [(70, EXECUTOR), (71, elsewhere)] {
-        let request = RequestId(request);
-        let arrived = Fact::Arrived {
-            request,
-            tenant: TenantId(0),
-            model: None,
-            class: RequestClass::Throughput,
-            preferred: Some(EXECUTOR),
-        };
-        let placed = Fact::Placed {
-            request,
-            executor,
-            into: PlacedIn::Slot,
-            by: Decided::BUILT_IN,
-        };
-        // What has to go on elsewhere later is no miss.
-        let again = Fact::Placed {
-            request,
-            executor: elsewhere,
-            into: PlacedIn::Slot,
-            by: Decided::BUILT_IN,
-        };
-        for fact in [arrived, placed, again] {
-            host.tell(&Stamped {
-                now: Micros(1),
-                round: Round(1),
-                fact,
-            });
-        }
-    }
+    // What has to go on elsewhere later is no miss.
+    goes_on(&mut host, 70, EXECUTOR);
+    goes_on(&mut host, 71, ELSEWHERE);
     let sessions = "\
 pointsman_session_requests_total{executor=\"cpu0/demo\",result=\"hit\"} 1
 pointsman_session_requests_total{executor=\"cpu0/demo\",result=\"miss\"} 1
