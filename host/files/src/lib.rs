@@ -19,7 +19,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags, access};
 
 /// Mode of files that are made here: for their owner's eyes.
 const PRIVATE: u32 = 0o600;
@@ -120,6 +120,36 @@ pub fn check_replaceable(path: &Path) -> io::Result<()> {
     let beside = beside(path);
     create(&beside)?;
     fs::remove_file(&beside)
+}
+
+/// Checks that files could be put into a folder at `path` at present, which is made first where it is not there.
+/// Makes nothing.
+///
+/// # Errors
+/// If they could not.
+pub fn check_folder(path: &Path) -> io::Result<()> {
+    for folder in path.ancestors() {
+        let folder = if folder.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            folder
+        };
+        match fs::metadata(folder) {
+            Ok(found) if found.is_dir() => {
+                let writable = Access::WRITE_OK | Access::EXEC_OK;
+                return access(folder, writable).map_err(io::Error::from);
+            }
+            Ok(_) => return Err(ErrorKind::NotADirectory.into()),
+            // No folder can be made where there is a link to nothing.
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_link(folder) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ErrorKind::NotFound.into())
+}
+
+fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
 }
 
 /// The path at which a file is until it is whole.
@@ -242,6 +272,35 @@ mod tests {
         let error = check_replaceable(home.path()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::IsADirectory);
         assert!(check_replaceable(&path.join("below")).is_err());
+    }
+
+    #[test]
+    fn a_check_says_if_a_folder_could_be_used_and_makes_none() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("file");
+        fs::write(&file, "no folder").unwrap();
+        for path in ["", "folder", "folder/below"] {
+            check_folder(&home.path().join(path)).unwrap();
+        }
+        check_folder(Path::new("a_folder_that_is_not_here")).unwrap();
+        for path in [file.clone(), file.join("below"), file.join("far/below")] {
+            let error = check_folder(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotADirectory);
+        }
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+        let dangling = home.path().join("dangling");
+        symlink(home.path().join("nowhere"), &dangling).unwrap();
+        for path in [dangling.clone(), dangling.join("below")] {
+            assert!(fs::create_dir_all(&path).is_err());
+            let error = check_folder(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+        }
+        let closed = home.path().join("closed");
+        fs::create_dir(&closed).unwrap();
+        fs::set_permissions(&closed, Permissions::from_mode(0o500)).unwrap();
+        // Root may write anywhere.
+        let may_write = File::create(closed.join("file")).is_ok();
+        assert_eq!(check_folder(&closed.join("below")).is_ok(), may_write);
     }
 
     #[test]

@@ -108,8 +108,8 @@ mod tests {
         assert!(told("").is_empty());
         assert!(told("listen = ':80'\n[[keys]]\nkey = 'k'").is_empty());
         let open = told("listen = ':80'\n[admin]\nlisten = ':81'");
-        assert!(open[0].starts_with("whoever reaches 0.0.0.0:80 may use the models"));
-        assert!(open[1].starts_with("whoever reaches 0.0.0.0:81 administers the host"));
+        assert!(open[0].starts_with("whoever reaches [::]:80 may use the models"));
+        assert!(open[1].starts_with("whoever reaches [::]:81 administers the host"));
         assert_eq!(open.len(), 2);
     }
 

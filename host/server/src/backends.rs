@@ -1,12 +1,14 @@
 //! Servers elsewhere as the configuration file and DNS have them: attached, described anew and removed while
 //! the host runs.
 //!
-//! The file is read again when it has changed, for its `[[backends]]` alone; one that is wrong changes
-//! nothing and is logged. A backend that resolves its host's name stands for a server at each address.
-//! One that is written differently and keeps its name is described anew: its models stay known, and no
-//! request of it fails. Where names change, those that come are heard before those go that alone serve a
-//! model. One that goes is withdrawn, and removed once nothing runs there, unless an operator has it drain:
-//! where it is back before that, it is taken back.
+//! The file is read again when it has changed, for its `[[backends]]` alone, once two looks in a row have found it
+//! the same: it may be being written. One that is wrong changes nothing and is logged; it is tried again at each
+//! look, since files that it names may be missing yet. On SIGHUP the backends come without a look.
+//!
+//! A backend that resolves its host's name stands for a server at each address. One that is written differently
+//! and keeps its name is described anew: its models stay known, and no request of it fails. Where names change,
+//! those that come are heard before those go that alone serve a model. One that goes is withdrawn, and removed
+//! once nothing runs there, unless an operator has it drain: where it is back before that, it is taken back.
 //!
 //! # Not here
 //! Servers that operators add and remove (`pointsman-admin`): they are left alone, under the name of a backend
@@ -23,6 +25,7 @@ use pointsman_core::ExecutorId;
 use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::fleet::{AddError, Fleet, UpkeepError};
 use pointsman_executor::server::ServerConfig;
+use tokio::sync::watch;
 use tokio::task;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -49,10 +52,21 @@ struct Roster {
     /// The servers attached of which no model is known yet, each with the end of the time for which others
     /// stay for their sake.
     coming: BTreeMap<String, Instant>,
-    /// The change of the file with which it was last read again; absent: it was not.
-    changed: Option<SystemTime>,
+    /// The edition of the file that was last read again; absent: none was.
+    read: Option<FileEdition>,
+    /// The edition that the last look found; absent: there was none.
+    seen: Option<FileEdition>,
+    /// The last edition that could not be used, and why, which is not logged again.
+    unusable: Option<(FileEdition, String)>,
     /// Servers that could not be attached, and are not logged again.
     refused: BTreeMap<String, String>,
+}
+
+/// An edition of the configuration file, as a look at it tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileEdition {
+    changed: SystemTime,
+    bytes: u64,
 }
 
 /// A server that was attached from here. An operator may have removed it since.
@@ -71,7 +85,8 @@ struct Wanted {
     due: Option<Instant>,
 }
 
-/// Attaches the backends of `config`, and keeps them as its file and DNS have them until the host ends.
+/// Attaches the backends of `config`, and keeps them as its file and DNS have them until the host ends. Returns the
+/// way to say what the backends are to be, once the file was read elsewhere.
 ///
 /// # Errors
 /// If one of them cannot be attached.
@@ -79,7 +94,7 @@ pub(crate) async fn start(
     config: &Config,
     lookup: Lookup,
     fleet: &Arc<Fleet>,
-) -> Result<(), AddError> {
+) -> Result<watch::Sender<Vec<BackendConfig>>, AddError> {
     let mut roster = Roster {
         flags: config.flags.clone(),
         lookup,
@@ -87,7 +102,9 @@ pub(crate) async fn start(
         attached: BTreeMap::new(),
         coming: BTreeMap::new(),
         // It may have been edited since it was read: models were loaded meanwhile.
-        changed: None,
+        read: None,
+        seen: edition(config.flags.config.as_ref()),
+        unusable: None,
         refused: BTreeMap::new(),
     };
     roster.resolve().await;
@@ -95,17 +112,34 @@ pub(crate) async fn start(
         roster.attach(fleet, &name, &backend).await?;
     }
     let changes = config.flags.config.is_some() || roster.wanted.iter().any(|it| it.due.is_some());
+    let (told, edits) = watch::channel(config.backends.clone());
     if changes {
-        task::spawn(follow(roster, Arc::downgrade(fleet)));
+        task::spawn(follow(roster, edits, Arc::downgrade(fleet)));
     }
-    Ok(())
+    Ok(told)
 }
 
-/// Keeps the servers as they are to be, as long as there is a fleet.
-async fn follow(mut roster: Roster, fleet: Weak<Fleet>) {
+/// Keeps the servers as they are to be, as long as there is a server with a fleet.
+async fn follow(
+    mut roster: Roster,
+    mut edits: watch::Receiver<Vec<BackendConfig>>,
+    fleet: Weak<Fleet>,
+) {
     loop {
-        sleep(LOOK_EVERY).await;
-        roster.reread();
+        // Biased towards an operator who waits for it. A look that is not taken is taken later.
+        tokio::select! {
+            biased;
+            edited = edits.changed() => {
+                if edited.is_err() {
+                    return;
+                }
+                let backends = edits.borrow_and_update().clone();
+                roster.edit(&backends);
+                // The file may have changed since.
+                roster.read = None;
+            }
+            () = sleep(LOOK_EVERY) => roster.reread().await,
+        }
         roster.resolve().await;
         let Some(fleet) = fleet.upgrade() else { return };
         roster.reconcile(&fleet).await;
@@ -128,32 +162,60 @@ fn serves<'a>(catalog: &'a Catalog, name: &str) -> &'a [String] {
     executor.map_or(&[], |executor| &executor.models)
 }
 
-fn changed(path: Option<&PathBuf>) -> Option<SystemTime> {
-    std::fs::metadata(path?).ok()?.modified().ok()
+/// The edition of the file at `path`; absent: there is none.
+fn edition(path: Option<&PathBuf>) -> Option<FileEdition> {
+    let found = std::fs::metadata(path?).ok()?;
+    Some(FileEdition {
+        changed: found.modified().ok()?,
+        bytes: found.len(),
+    })
 }
 
 // === impl Roster ===
 
 impl Roster {
-    /// Reads the file again if it has changed.
-    fn reread(&mut self) {
-        let now = changed(self.flags.config.as_ref());
-        if now == self.changed || now.is_none() {
+    /// Reads the file again if it has changed, and is as the look before found it: on a thread that may wait for other
+    /// files and for DNS.
+    async fn reread(&mut self) {
+        let path = self.flags.config.clone();
+        let found = edition(path.as_ref());
+        let before = mem::replace(&mut self.seen, found);
+        let Some(now) = found.filter(|_| found == before && found != self.read) else {
+            return;
+        };
+        let flags = self.flags.clone();
+        let Ok(loaded) = task::spawn_blocking(move || Config::load(&flags)).await else {
+            // The host ends, or this panicked, which is told.
+            return;
+        };
+        if edition(path.as_ref()) != found {
+            // It is written just now. The looks that follow will find it.
             return;
         }
-        self.changed = now;
-        match Config::load(&self.flags) {
+        match loaded {
             Ok(config) => {
-                let before = self.wanted.iter().map(|wanted| &wanted.backend);
-                if !before.eq(&config.backends) {
-                    info!(
-                        backends = config.backends.len(),
-                        "the backends of the configuration have changed"
-                    );
-                    self.want(&config.backends);
+                (self.read, self.unusable) = (found, None);
+                self.edit(&config.backends);
+            }
+            Err(error) => {
+                let unusable = Some((now, error.to_string()));
+                if self.unusable != unusable {
+                    warn!(%error, "the changed configuration is not used");
+                    self.unusable = unusable;
                 }
             }
-            Err(error) => warn!(%error, "the changed configuration is not used"),
+        }
+    }
+
+    /// Wants the backends of a configuration that was read, if they differ.
+    fn edit(&mut self, backends: &[BackendConfig]) {
+        let before = self.wanted.iter().map(|wanted| &wanted.backend);
+        if !before.eq(backends) {
+            info!(
+                backends = backends.len(),
+                "the backends of the configuration have changed"
+            );
+            self.want(backends);
         }
     }
 
@@ -345,6 +407,13 @@ impl Wanted {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::sync::mpsc;
+
+    use tempfile::TempDir;
+    use tokio::runtime::Builder;
+    use tokio::time::timeout;
+
     use super::*;
 
     /// The roster of a file with these backends.
@@ -356,9 +425,81 @@ mod tests {
             wanted: wanted(&config.backends),
             attached: BTreeMap::new(),
             coming: BTreeMap::new(),
-            changed: None,
+            read: None,
+            seen: None,
+            unusable: None,
             refused: BTreeMap::new(),
         }
+    }
+
+    /// A file with this text, in a folder of its own, and the roster that follows it.
+    fn following(text: &str) -> (TempDir, PathBuf, Roster) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pointsman.toml");
+        fs::write(&path, text).unwrap();
+        let mut roster = roster(text);
+        roster.flags.config = Some(path.clone());
+        (folder, path, roster)
+    }
+
+    /// The executors that are to be there after another look at the file.
+    async fn look(roster: &mut Roster) -> Vec<String> {
+        roster.reread().await;
+        roster.desired().into_keys().collect()
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_being_written_is_not_used() {
+        let one = "[[backends]]\nurl = 'http://one:80'\n";
+        let (_folder, path, mut roster) = following(one);
+        // Emptied, and not written yet.
+        for text in ["", one, ""] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(look(&mut roster).await, ["one:80"]);
+        }
+        let two = format!("{one}[[backends]]\nurl = 'http://two:80'\n");
+        fs::write(&path, two).unwrap();
+        assert_eq!(look(&mut roster).await, ["one:80"]);
+        assert_eq!(look(&mut roster).await, ["one:80", "two:80"]);
+        // It is meant so.
+        fs::write(&path, "").unwrap();
+        assert_eq!(look(&mut roster).await, ["one:80", "two:80"]);
+        assert!(look(&mut roster).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_used_yet_is_tried_until_it_can() {
+        let one = "[[backends]]\nurl = 'http://one:80'\n";
+        let (folder, path, mut roster) = following(one);
+        let two = "[[backends]]\nurl = 'http://two:80'\nkey-file = 'two.key'\n";
+        fs::write(&path, two).unwrap();
+        for _ in 0..3 {
+            assert_eq!(look(&mut roster).await, ["one:80"]);
+        }
+        let (_, why) = roster.unusable.clone().unwrap();
+        assert!(why.contains("two.key"), "{why}");
+        fs::write(folder.path().join("two.key"), "secret").unwrap();
+        assert_eq!(look(&mut roster).await, ["two:80"]);
+        assert_eq!(roster.unusable, None);
+    }
+
+    #[test]
+    fn a_file_is_loaded_on_a_thread_that_may_wait() {
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_time().max_blocking_threads(1).build();
+        runtime.unwrap().block_on(async {
+            let (_folder, path, mut roster) = following("");
+            fs::write(&path, "[[backends]]\nurl = 'http://one:80'\n").unwrap();
+            assert!(look(&mut roster).await.is_empty());
+            // The only thread that may wait has something else to do.
+            let (end, ended) = mpsc::channel::<()>();
+            let other = task::spawn_blocking(move || ended.recv());
+            let looked = timeout(Duration::ZERO, look(&mut roster)).await;
+            assert!(looked.is_err(), "loaded on a thread of the runtime");
+            drop(end);
+            assert!(other.await.unwrap().is_err());
+            assert_eq!(look(&mut roster).await, ["one:80"]);
+        });
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! `pointsman serve --check`: everything that a server would refuse at its start, without a server.
 //!
 //! Policies go the whole way of a start, the self-test included, with a machine that serves nobody. Not
-//! checked are the numbers of a model's weights, which take long to read, and whether the addresses and the state folder are free.
+//! checked are the numbers of a model's weights, which take long to read, and what a server that runs may have: memory for
+//! weights, that of CUDA devices, the addresses, and the locks of the folders of state and journal, in which nothing is made.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use pointsman_component::PolicyEngine;
-use pointsman_config::{Config, StateNeed};
+use pointsman_config::Config;
 use pointsman_core::{Machine, Micros, Needs};
 use pointsman_driver::clock::SystemClock;
 use pointsman_driver::provider::ModelSource;
@@ -22,7 +23,7 @@ use pointsman_policy::{Briefing, Commit, CommitError, Committed, PolicyHost, Sna
 use pointsman_state::State;
 
 use crate::advice::advice;
-use crate::{embedded, state};
+use crate::{embedded, journal, state};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,17 +47,18 @@ struct Nowhere {
 pub fn check(config: &Config) -> Result<Checked> {
     let tls = config.tls.clone().map(Tls::load).transpose();
     tls.context("tls")?;
-    if config.state == StateNeed::Required {
-        state::required(config)?;
-    }
-    pointsman_local::check(&config.local)?;
+    state::check(config)?;
+    journal::check(config)?;
+    let too_few_blocks = pointsman_local::check(&config.local)?;
     let report = policies(config)?;
     crate::serve::check_defaults(&report)?;
     let trouble = trouble(&report);
+    let mut advice = advice(config, &report);
+    advice.extend(too_few_blocks);
     let mut text = summary(config, &report);
     for (title, lines) in [
         ("to be sorted out", &trouble),
-        ("perhaps not meant so", &advice(config, &report)),
+        ("perhaps not meant so", &advice),
     ] {
         if !lines.is_empty() {
             let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();

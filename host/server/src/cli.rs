@@ -191,8 +191,8 @@ mod tests {
             "With nothing given, the embedded demo model is served on 127.0.0.1:8080",
             "Usage: pointsman serve [OPTIONS] Options:",
             "--config <FILE> Configuration file; examples/pointsman.toml explains every key",
-            "--listen <ADDR> Address to listen on: `localhost:8080`, or `:8080` for all of this machine's \
-             [default: 127.0.0.1:8080]",
+            "--listen <ADDR> Address to listen on: `localhost:8080`, or `:8080` for all of this machine's, \
+             of IPv4 and of IPv6 [default: 127.0.0.1:8080]",
             "--model <[NAME=]PATH> Model to serve: a Hugging Face folder or a GGUF file",
             "--policies <DIR> Folder of policies, watched for changes",
             "--log-format <human|json> Write logs for people or for programs [default: human]",

@@ -8,7 +8,7 @@
 //! The format and the files (`pointsman-journal`); the content of the record, and replays
 //! (`pointsman-replay`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use pointsman_driver::clock;
@@ -21,6 +21,9 @@ use pointsman_config::{Config, JournalConfig, JournalPlace, StateNeed};
 /// Name of the journal's folder in a state folder.
 const FOLDER: &str = "journal";
 
+const FOLDER_UNUSABLE: &str = "[journal] folder";
+const NO_JOURNAL: &str = "state = \"required\": no journal can be written";
+
 /// Starts the journal that `config` asks for; absent: none. A folder that the operator named must
 /// be usable; without a usable state folder the server does without a journal, unless state is required.
 ///
@@ -31,11 +34,11 @@ pub fn start(config: &Config) -> Result<Option<JournalRecorder>> {
     match place {
         JournalPlace::Off => Ok(None),
         JournalPlace::Folder(path) => {
-            let folder = Folder::open(path).context("[journal] folder")?;
+            let folder = Folder::open(path).context(FOLDER_UNUSABLE)?;
             Ok(Some(begin(folder, path, *settings)?))
         }
         JournalPlace::StateFolder => {
-            let Some(path) = config.state_folder.as_ref().map(|it| it.join(FOLDER)) else {
+            let Some(path) = in_state_folder(config) else {
                 return Ok(None);
             };
             match (Folder::open(&path), config.state) {
@@ -44,12 +47,31 @@ pub fn start(config: &Config) -> Result<Option<JournalRecorder>> {
                     tell(&error);
                     Ok(None)
                 }
-                (Err(error), StateNeed::Required) => {
-                    Err(error).context("state = \"required\": no journal can be written")
-                }
+                (Err(error), StateNeed::Required) => Err(error).context(NO_JOURNAL),
             }
         }
     }
+}
+
+/// Checks that [`start`] could begin the journal that `config` asks for, but for whether another server writes one
+/// there. Makes nothing.
+///
+/// # Errors
+/// If a folder cannot be used that has to be.
+pub(crate) fn check(config: &Config) -> Result<()> {
+    match (&config.journal.place, config.state) {
+        (JournalPlace::Folder(path), _) => Folder::check(path).context(FOLDER_UNUSABLE),
+        (JournalPlace::StateFolder, StateNeed::Required) => match in_state_folder(config) {
+            Some(path) => Folder::check(&path).context(NO_JOURNAL),
+            None => Ok(()),
+        },
+        (JournalPlace::StateFolder, StateNeed::Optional) | (JournalPlace::Off, _) => Ok(()),
+    }
+}
+
+/// The journal's folder in the state folder; absent: there is none.
+fn in_state_folder(config: &Config) -> Option<PathBuf> {
+    Some(config.state_folder.as_ref()?.join(FOLDER))
 }
 
 fn tell(error: &FolderError) {

@@ -90,6 +90,7 @@ where
 /// The colours of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Colours {
+    /// Colours of terminals, unless the variable `NO_COLOR` says otherwise.
     Ansi,
     None,
 }
@@ -107,7 +108,11 @@ where
     let lines = fmt::layer().with_writer(writer);
     let subscriber: Box<dyn Subscriber + Send + Sync> = match config.format {
         LogFormat::Human => {
-            let lines = lines.with_ansi(colours == Colours::Ansi);
+            let lines = match colours {
+                // A layer looks at `NO_COLOR` by itself.
+                Colours::Ansi => lines,
+                Colours::None => lines.with_ansi(false),
+            };
             Box::new(filtered.with(lines))
         }
         LogFormat::Json => Box::new(filtered.with(lines.json().flatten_event(true))),
@@ -117,14 +122,26 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::process::Command;
     use std::sync::{Arc, Mutex};
 
     use tracing::{debug, info, warn};
 
     use super::*;
 
-    /// The lines that `say` logs.
+    /// The lines that `say` logs to a file.
     fn logged(format: LogFormat, filter: &str, say: impl FnOnce()) -> String {
+        logged_with(Colours::None, format, filter, say)
+    }
+
+    /// The lines that `say` logs.
+    fn logged_with(
+        colours: Colours,
+        format: LogFormat,
+        filter: &str,
+        say: impl FnOnce(),
+    ) -> String {
         let config = LogConfig {
             format,
             filter: filter.to_owned(),
@@ -132,7 +149,7 @@ mod tests {
         };
         let lines = Arc::new(Mutex::new(Vec::new()));
         let writer = Sink(Arc::clone(&lines));
-        let (subscriber, _) = subscriber(&config, Colours::None, move || writer.clone()).unwrap();
+        let (subscriber, _) = subscriber(&config, colours, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, say);
         let bytes = lines.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -159,6 +176,24 @@ mod tests {
         assert!(text.contains(" INFO "), "{text}");
         assert!(text.ends_with("serving model=\"demo\"\n"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn a_terminal_has_colours_unless_no_color_is_set() {
+        let text = logged_with(Colours::Ansi, LogFormat::Human, "info", || info!("serving"));
+        let is_plain = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        assert_eq!(!text.contains('\u{1b}'), is_plain, "{text:?}");
+        if is_plain {
+            return;
+        }
+        // The environment of this process stays as it is: another one runs this test alone.
+        let this = "logging::tests::a_terminal_has_colours_unless_no_color_is_set";
+        let mut again = Command::new(env::current_exe().unwrap());
+        again.args(["--exact", this]).env("NO_COLOR", "1");
+        let output = again.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains("1 passed"), "{said}");
     }
 
     #[test]

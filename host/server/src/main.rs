@@ -30,12 +30,12 @@ fn main() -> ExitCode {
         CliCommand::Serve(args) if args.check => (check(&args.flags), ExitCode::FAILURE),
         CliCommand::Serve(args) => (serve(&args.flags), ExitCode::FAILURE),
         CliCommand::Policy(command) => {
-            let command = command.typed(env::args().collect());
+            let command = command.typed(words());
             (policy(&command), ExitCode::from(NOT_DONE))
         }
         CliCommand::Operator(command) => (operate(&command), ExitCode::from(NOT_DONE)),
         CliCommand::Simulate(mut args) => {
-            args.command = env::args().collect();
+            args.command = words();
             let done = printed(|out| simulate::simulate(&args, embedded::built_policies()?, out));
             (done, ExitCode::from(NOT_DONE))
         }
@@ -96,6 +96,14 @@ fn this_program() -> Option<PathBuf> {
     env::current_exe().ok()
 }
 
+/// The command line as it was typed, for those who read it: a path in it may be no UTF-8.
+fn words() -> Vec<String> {
+    let words = env::args_os();
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
+}
+
 /// Prints the output of `command` on standard output. A reader that closes the pipe is no error.
 fn printed(command: impl FnOnce(&mut dyn Write) -> Result<Verdict>) -> Result<ExitCode> {
     let mut out = BufWriter::new(io::stdout().lock());
@@ -103,14 +111,15 @@ fn printed(command: impl FnOnce(&mut dyn Write) -> Result<Verdict>) -> Result<Ex
         out.flush()?;
         Ok(verdict.into())
     });
-    let is_closed = |error: &anyhow::Error| {
-        let error = error.downcast_ref::<io::Error>();
-        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    };
     match done {
-        Err(error) if is_closed(&error) => Ok(ExitCode::SUCCESS),
+        Err(error) if error.downcast_ref().is_some_and(is_closed) => Ok(ExitCode::SUCCESS),
         done => done,
     }
+}
+
+/// True if the reader of standard output has closed the pipe.
+fn is_closed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
 }
 
 fn compile_component() -> Result<ExitCode> {
@@ -128,15 +137,16 @@ fn manuals(folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes bytes on standard output.
+/// Writes bytes on standard output. A reader that closes the pipe is no error.
 fn write(bytes: &[u8]) -> Result<ExitCode> {
-    let written = io::stdout().write_all(bytes);
-    written.context("standard output cannot be written")?;
-    Ok(ExitCode::SUCCESS)
+    match io::stdout().write_all(bytes) {
+        Err(error) if !is_closed(&error) => Err(error).context("standard output cannot be written"),
+        Ok(()) | Err(_) => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn policy(command: &PolicyCommand) -> Result<ExitCode> {
-    let done = pointsman_policy_cli::run(command, embedded::built_policies()?)?;
+    let done = pointsman_policy_cli::run(command, || Ok(embedded::built_policies()?))?;
     print(&done)
 }
 

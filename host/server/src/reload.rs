@@ -3,20 +3,24 @@
 //! All of it, or nothing: a file that cannot be used changes nothing, and the log says why.
 //!
 //! # Not here
-//! `[[backends]]`, which `backends` follows by itself; certificates (`pointsman-http`) and policies
-//! (`pointsman-lifecycle`), whose files are watched. Where those are is `[tls]`, which a restart puts in force.
+//! Servers elsewhere, which `backends` attaches and removes, and for whose sake it follows the file by itself too;
+//! certificates (`pointsman-http`) and policies (`pointsman-lifecycle`), whose files are watched. Where those are is
+//! `[tls]`, which a restart puts in force.
 
 use std::collections::BTreeSet;
 
 use pointsman_driver::operator::TenantTerms;
 
-use pointsman_config::{Config, TenantConfig};
+use pointsman_config::{Config, Flags, TenantConfig, WrittenKeys};
+
+/// The key of servers elsewhere, in whose place there may be flags.
+const BACKENDS: &str = "backends";
 
 /// The keys that come into force when the file is read again.
 const RELOADED: [&str; 11] = [
     "admin.key",
     "admin.read-key",
-    "backends",
+    BACKENDS,
     "hints.label-keys",
     "hints.priority-max",
     "http.cors-origins",
@@ -37,17 +41,25 @@ pub struct ChangedKeys {
 }
 
 impl ChangedKeys {
-    /// The keys that differ between two editions of a file.
-    pub(crate) fn between(before: &Config, after: &Config) -> Self {
-        let changed = before.written.changed(&after.written);
-        let (in_force, at_restart) = changed
-            .into_iter()
-            .partition(|key| RELOADED.contains(&key.as_str()));
+    /// The keys in force that differ between two editions of a file, and the others in which the later one differs
+    /// from `started`, the edition of the start.
+    pub(crate) fn between(before: &Config, after: &Config, started: &WrittenKeys) -> Self {
+        let is_reloaded = |key: &String| RELOADED.contains(&key.as_str());
+        let counts = |key: &String| key != BACKENDS || !replaces_backends(&after.flags);
+        let mut in_force = before.written.changed(&after.written);
+        in_force.retain(|key| is_reloaded(key) && counts(key));
+        let mut at_restart = started.changed(&after.written);
+        at_restart.retain(|key| !is_reloaded(key));
         Self {
             in_force,
             at_restart,
         }
     }
+}
+
+/// True if these flags stand in the place of the backends of any file.
+fn replaces_backends(flags: &Flags) -> bool {
+    !flags.backends.is_empty() || flags.fleet.is_some()
 }
 
 /// The terms of all tenants of `after`, and of those that `before` had: a tenant that is no longer
@@ -86,7 +98,7 @@ mod tests {
             "drain = '1s'\n[core]\nqueue-max = 1\n[hints]\nlabel-keys = ['a']\nlabels-max = 3\n\
              [[keys]]\nkey = 'k'\n[tls]\ncertificate = 'c.pem'\nkey = 'k.pem'",
         );
-        let changed = ChangedKeys::between(&before, &after);
+        let changed = ChangedKeys::between(&before, &after, &before.written);
         let in_force: Vec<_> = changed.in_force.iter().collect();
         assert_eq!(in_force, ["hints.label-keys", "keys"]);
         let at_restart: Vec<_> = changed.at_restart.iter().collect();
@@ -98,6 +110,34 @@ mod tests {
             "tls.key",
         ];
         assert_eq!(at_restart, expected);
+    }
+
+    #[test]
+    fn keys_wait_for_a_restart_until_they_are_as_they_were_at_the_start() {
+        let start = config("drain = '1s'");
+        let one = config("drain = '2s'");
+        let two = config("drain = '2s'\n[[keys]]\nkey = 'k'");
+        for (before, after, in_force, at_restart) in [
+            (&start, &one, vec![], vec!["drain"]),
+            (&one, &two, vec!["keys"], vec!["drain"]),
+            (&two, &two, vec![], vec!["drain"]),
+            (&two, &start, vec!["keys"], vec![]),
+        ] {
+            let changed = ChangedKeys::between(before, after, &start.written);
+            assert!(changed.in_force.iter().eq(in_force), "{changed:?}");
+            assert!(changed.at_restart.iter().eq(at_restart), "{changed:?}");
+        }
+    }
+
+    #[test]
+    fn backends_are_in_force_unless_flags_stand_in_their_place() {
+        let before = config("");
+        let mut after = config("[[backends]]\nurl = 'http://one:80'");
+        let changed = ChangedKeys::between(&before, &after, &before.written);
+        assert!(changed.in_force.iter().eq(["backends"]), "{changed:?}");
+        after.flags.backends = vec!["http://two:80".parse().unwrap()];
+        let changed = ChangedKeys::between(&before, &after, &before.written);
+        assert_eq!(changed, ChangedKeys::default());
     }
 
     #[test]

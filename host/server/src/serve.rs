@@ -51,11 +51,11 @@ use crate::journal;
 use crate::listeners::{self, Listeners};
 use crate::lookup::Lookup;
 use crate::reload::{self, ChangedKeys};
-use crate::remotes::HostProvider;
+use crate::remotes::{self, HostProvider};
 use crate::routes;
 use crate::settings::{access_rules, http_settings, tenant_limits};
 use crate::state;
-use pointsman_config::Config;
+use pointsman_config::{BackendConfig, Config, WrittenKeys};
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
@@ -78,8 +78,12 @@ pub struct Server {
     fleet: Arc<Fleet>,
     metrics: Arc<Metrics>,
     quotas: Arc<Quotas>,
+    /// The keys of the configuration with which it was started.
+    started: WrittenKeys,
     // Owned.
     rules: watch::Sender<Arc<AccessRules>>,
+    /// The servers elsewhere that are to be there, as the configuration was last read on order.
+    backends: watch::Sender<Vec<BackendConfig>>,
     // Lifecycle.
     phase: watch::Sender<ServerPhase>,
     http: task::JoinHandle<std::io::Result<()>>,
@@ -104,6 +108,8 @@ pub struct Surroundings {
 struct Core {
     driver: DriverHandle,
     fleet: Arc<Fleet>,
+    /// The connections to servers, by which a collector is reached, too.
+    connections: Connections,
     thread: JoinHandle<()>,
     /// Writes the access log.
     access_log: task::JoinHandle<()>,
@@ -187,7 +193,7 @@ impl Server {
             waker,
         };
         let mut core = start_core(config, (&models, backends), &shared)?;
-        backends::start(config, lookup, &core.fleet)
+        let backends = backends::start(config, lookup, &core.fleet)
             .await
             .context("backends")?;
         let kept = Arc::new(KeptExecutors::open(state.report().path.as_deref()));
@@ -212,7 +218,7 @@ impl Server {
             watched,
         );
         front.open(app);
-        let telemetry = start_telemetry(config, &mut core, &shared, addr)?;
+        let telemetry = start_telemetry(config, &mut core, &shared, addr);
         info!("answering on {url}, not serving yet: policies are being made ready");
         Ok(Self {
             addr,
@@ -223,7 +229,9 @@ impl Server {
             fleet: core.fleet,
             metrics,
             quotas,
+            started: config.written.clone(),
             rules,
+            backends,
             phase,
             http,
             reconciler,
@@ -327,7 +335,7 @@ impl Server {
     }
 
     /// Puts in force what differs between two configurations, as far as that can be done while the server
-    /// runs. Returns the changed keys.
+    /// runs. Returns the changed keys, and those in which the later one differs from the configuration of the start.
     ///
     /// # Errors
     /// If the driver has ended; then nothing is changed.
@@ -340,7 +348,8 @@ impl Server {
         told.context("the driver has ended")?;
         self.quotas.set(tenant_limits(after));
         self.rules.send_replace(Arc::new(access_rules(after)));
-        Ok(ChangedKeys::between(before, after))
+        self.backends.send_replace(after.backends.clone());
+        Ok(ChangedKeys::between(before, after, &self.started))
     }
 
     /// The first lines an operator sees: what is served, who decides, and how to try it.
@@ -369,8 +378,9 @@ impl Server {
             warn!("{advice}");
         }
         let model = models.first().unwrap_or(&"");
+        let here = listeners::url_here(config, self.addr);
         info!(
-            "try: curl {url}/v1/chat/completions -d '{{\"model\": \"{model}\", \"messages\": \
+            "try: curl {here}/v1/chat/completions -d '{{\"model\": \"{model}\", \"messages\": \
              [{{\"role\": \"user\", \"content\": \"Tell me a story about a fox and an owl.\"}}]}}'"
         );
     }
@@ -450,7 +460,8 @@ fn start_core(
     let reports = (backends, events.clone());
     let (local, running) =
         pointsman_local::start(&mut machine, now, (&config.local, models), reports)?;
-    let provider = HostProvider::new(local, events).context("the certificates of this machine")?;
+    let connections = remotes::connections().context("connections to servers")?;
+    let provider = HostProvider::new(local, connections.clone(), events);
     let policies = PolicyHost::new(config.patience).with_restarts(Restarts::Elsewhere);
     let recorder = journal::start(config)?;
     if let Some(recorder) = &recorder {
@@ -484,6 +495,7 @@ fn start_core(
     Ok(Core {
         driver: handle,
         fleet: Arc::new(fleet),
+        connections,
         thread,
         access_log,
         span_queue,
@@ -497,12 +509,10 @@ fn start_telemetry(
     core: &mut Core,
     shared: &Shared,
     addr: SocketAddr,
-) -> Result<Option<Telemetry>> {
-    let Some((settings, spans)) = config.telemetry.as_ref().zip(core.spans.take()) else {
-        return Ok(None);
-    };
+) -> Option<Telemetry> {
+    let (settings, spans) = config.telemetry.as_ref().zip(core.spans.take())?;
     let told = Told {
-        connections: Connections::new().context("the certificates of this machine")?,
+        connections: core.connections.clone(),
         clock: shared.clock,
         addr,
         spans,
@@ -511,7 +521,7 @@ fn start_telemetry(
         catalog: core.fleet.catalog(),
     };
     info!(endpoint = %settings.endpoint, "spans and metrics go to a collector");
-    Ok(Some(Telemetry::start(settings, told)))
+    Some(Telemetry::start(settings, told))
 }
 
 fn set_tenants(machine: &mut Machine, now: Micros, config: &Config) {

@@ -14,6 +14,8 @@ use pointsman_state::State;
 
 use pointsman_config::{Config, StateNeed};
 
+const UNUSABLE: &str = "state = \"required\": the folder cannot be used";
+
 /// Opens the state folder that `config` names.
 ///
 /// # Errors
@@ -22,18 +24,23 @@ pub(crate) fn open(config: &Config) -> Result<State> {
     match (config.state, config.state_folder.as_deref()) {
         (StateNeed::Optional, None) => Ok(State::default()),
         (StateNeed::Optional, Some(folder)) => Ok(State::open(folder)),
-        (StateNeed::Required, _) => {
-            let folder = required(config)?;
-            State::open_whole(folder).context("state = \"required\": the folder cannot be used")
-        }
+        (StateNeed::Required, _) => State::open_whole(required(config)?).context(UNUSABLE),
+    }
+}
+
+/// Checks that the state folder can be had, if state is required, but for whether another server uses it. Makes nothing.
+///
+/// # Errors
+/// If it cannot be had.
+pub(crate) fn check(config: &Config) -> Result<()> {
+    match config.state {
+        StateNeed::Optional => Ok(()),
+        StateNeed::Required => State::check(required(config)?).context(UNUSABLE),
     }
 }
 
 /// The state folder of a configuration that cannot do without.
-///
-/// # Errors
-/// If there is none.
-pub(crate) fn required(config: &Config) -> Result<&Path> {
+fn required(config: &Config) -> Result<&Path> {
     let folder = config.state_folder.as_deref();
     folder.context(
         "state = \"required\": there is no state folder; name one with `state-folder` or `--state`, \
