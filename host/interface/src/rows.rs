@@ -187,7 +187,7 @@ pub struct ExecutorLoad {
     pub slots_used: u32,
     pub queued_critical: u32,
     pub queued_throughput: u32,
-    /// True if the queue of either class is filled to 80 % of its limit.
+    /// True if the queue of either class is filled to 80 % of its limit, or a server elsewhere says that it has no room.
     pub saturated: bool,
     pub prefill_tokens_pending: u64,
     pub blocks_used: u64,

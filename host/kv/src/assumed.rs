@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use pointsman_events::{BlockHash, BlockKind, PrefixEvent};
 
 use crate::prefix::Prefix;
-use crate::table::Table;
+use crate::table::{Entry, Table};
 
 /// Tokens that a server's memory is taken to have room for where it does not tell: a few long prompts.
 pub(crate) const TOKENS_UNTOLD: u64 = 65_536;
@@ -64,11 +64,13 @@ impl AssumedBlocks {
     fn forget_beyond(&mut self, max: usize) -> Vec<PrefixEvent> {
         let mut removed: BTreeMap<BlockKind, Vec<BlockHash>> = BTreeMap::new();
         while self.turns.len() > max
-            && let Some(turn) = self.order.pop_front()
+            && let Some((turn, block)) = self.order.pop_front()
         {
-            if is_last(&self.turns, &turn) {
-                let (kind, hash) = turn.1;
-                self.turns.remove(&turn.1);
+            if let Entry::Occupied(last) = self.turns.entry(block)
+                && *last.get() == turn
+            {
+                last.swap_remove();
+                let (kind, hash) = block;
                 removed.entry(kind).or_default().push(hash);
             }
         }

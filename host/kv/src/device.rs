@@ -285,12 +285,12 @@ impl DeviceKv {
         }
     }
 
-    /// Gives back the blocks of a request that has left. True if that may have changed the device's row.
+    /// Gives back the blocks of a request with this prompt that has left. True if that may have changed the device's row.
     #[inline]
-    pub fn close(&mut self, request: RequestId) -> bool {
+    pub fn close(&mut self, request: RequestId, prefix: Prefix<'_>) -> bool {
         match &mut self.kv {
             Kv::Owned(pool) => {
-                pool.close(request);
+                pool.close(request, prefix);
                 true
             }
             Kv::Reported(kv) => kv.end(request),

@@ -14,6 +14,7 @@
 //! Everything is bounded by the number of blocks, fixed when the pool is made.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use pointsman_events::{BlockId, ExecutorId, RequestId};
 
@@ -28,8 +29,11 @@ use crate::table::Table;
 struct Lease {
     /// The executor that the blocks are for.
     executor: ExecutorId,
-    /// Leading blocks that held their tokens when the lease was opened.
+    /// Leading blocks that held their tokens when the lease was opened; once contents were forgotten, those that had been
+    /// published by then.
     cached: u32,
+    /// Leading blocks that need not be published any more: those that were cached, and those that have been.
+    published: u32,
     blocks: Vec<BlockId>,
 }
 
@@ -201,9 +205,11 @@ impl BlockPool {
         for block in &hits {
             self.hold(*block, executor);
         }
+        let cached = count(hits.len());
         let lease = Lease {
             executor,
-            cached: count(hits.len()),
+            cached,
+            published: cached,
             blocks: hits,
         };
         self.leases.insert(request, lease);
@@ -225,9 +231,14 @@ impl BlockPool {
         got
     }
 
-    /// Closes a lease and gives its blocks back: published ones as cache, the others as free.
+    /// Closes a lease, whose prompt this is, and gives its blocks back: published ones as cache, the others as free. Of
+    /// contents that another block held first, and no longer does, its own block is the published one now.
     #[inline]
-    pub fn close(&mut self, request: RequestId) {
+    pub fn close(&mut self, request: RequestId, prefix: Prefix<'_>) {
+        if let Some(lease) = self.leases.get(&request) {
+            let blocks = lease.cached..lease.published;
+            self.publish_blocks(request, prefix, blocks);
+        }
         let Some(lease) = self.leases.remove(&request) else {
             return;
         };
@@ -238,13 +249,22 @@ impl BlockPool {
     }
 
     /// Makes the first `full` blocks of a lease, which hold the leading blocks of this prompt by now,
-    /// available to others. Where another block already holds the same contents, nothing changes.
+    /// available to others. Where another block already holds the same contents, nothing changes. Each block
+    /// is looked at once, and again at the end: a prompt that is prefilled in many steps is not gone through in each of them.
     #[inline]
     pub fn publish(&mut self, request: RequestId, prefix: Prefix<'_>, full: u32) {
-        // What was cached is published already; what came from host memory need not be.
-        let cached = self.cached_of(request) as usize;
-        for (idx, key) in prefix.keys().enumerate().take(full as usize).skip(cached) {
-            self.publish_block(request, idx, key);
+        let Some(lease) = self.leases.get_mut(&request) else {
+            return;
+        };
+        let first = lease.published;
+        lease.published = first.max(full);
+        self.publish_blocks(request, prefix, first..full);
+    }
+
+    fn publish_blocks(&mut self, request: RequestId, prefix: Prefix<'_>, blocks: Range<u32>) {
+        let keys = prefix.after(blocks.start).keys();
+        for (idx, key) in blocks.zip(keys) {
+            self.publish_block(request, idx as usize, key);
         }
     }
 
@@ -290,6 +310,9 @@ impl BlockPool {
         self.index = Table::default();
         for block in &mut self.blocks {
             block.key = None;
+        }
+        for lease in self.leases.values_mut() {
+            lease.cached = lease.published;
         }
         while let Some((_, block)) = self.cached.pop_first() {
             self.evicted_total += 1;

@@ -204,8 +204,8 @@ impl Hosted {
     }
 
     /// The hooks that others answer for than when this was last called.
-    pub(crate) fn take_rebound(&mut self) -> HookSet {
-        self.host.take_rebound()
+    pub(crate) fn take_rebound(&mut self, now: Micros) -> HookSet {
+        self.host.take_rebound(now)
     }
 
     // === Watching ===

@@ -58,7 +58,7 @@ impl Swapped {
                 changed = Hook::ALL.into_iter().collect();
             }
         }
-        changed.union(self.hosted.take_rebound())
+        changed.union(self.hosted.take_rebound(now))
     }
 
     /// Fails with the first thing that must not be, and was.

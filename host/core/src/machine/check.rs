@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_events::rows::Stage;
+use pointsman_events::rows::{Health, Stage};
 use pointsman_events::{DeviceId, ExecutorId, ModelId, RequestId, TenantId};
 
 use super::ledger::{Attachment, Device, Executor, Ledger, SlotUse};
@@ -63,7 +63,8 @@ impl Machine {
     /// 8. timers belong to live requests;
     /// 9. each block of host memory is free or one request's, which waits with its KV there, or has not
     ///    been taken up again, or leaves the executor that fills it;
-    /// 10. each executor is in the list of its device, and nothing waits in its queue in vain.
+    /// 10. each executor is in the list of its device, nothing waits in its queue in vain, and none that is down
+    ///     is in use.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -190,7 +191,11 @@ impl Machine {
         ensure!(listed, "executor {id} is not in the list of its device");
         let is_over = executor.attachment == Attachment::Detaching && executor.is_idle();
         ensure!(!is_over, "executor {id} is idle and not removed");
-        let is_stranded = executor.strands_queue() && !executor.queue.is_empty();
+        let is_down_in_use = executor.health == Health::Down && !executor.is_idle();
+        ensure!(!is_down_in_use, "executor {id} is down and in use");
+        let queued = executor.queue.iter();
+        let mut queued = queued.filter_map(|it| self.requests.find(it));
+        let is_stranded = queued.any(|request| executor.strands(request.row.model));
         ensure!(!is_stranded, "requests wait in vain on executor {id}");
         let none = RequestsOf::default();
         let requests = gathered.requests_of.get(&id).unwrap_or(&none);

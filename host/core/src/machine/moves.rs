@@ -283,26 +283,27 @@ impl Machine {
         self.out.fact(Fact::Reserved(id, executor));
     }
 
-    /// Gives up the room kept for a request, if there is any.
-    pub(super) fn drop_reservation(&mut self, id: RequestId) {
-        let Some(Reservation { executor, .. }) = self.requests.unreserve(id) else {
-            return;
-        };
-        let request = &self.requests[id];
-        let freed = self.ledger.vacate(request, executor, &mut self.out);
-        self.arm_request(id);
-        self.out.fact(Fact::ReservationDropped(id, executor));
-        self.refill(freed);
+    /// Gives up all room kept for these requests, and hands it out only then.
+    pub(super) fn drop_reservations(&mut self, ids: &[RequestId]) {
+        let freed = ids.iter().filter_map(|id| {
+            let Reservation { executor, .. } = self.requests.unreserve(*id)?;
+            let request = &self.requests[*id];
+            let freed = self.ledger.vacate(request, executor, &mut self.out);
+            self.arm_request(*id);
+            self.out.fact(Fact::ReservationDropped(*id, executor));
+            Some(freed)
+        });
+        if let Some(freed) = freed.reduce(Freed::and) {
+            self.refill(freed);
+        }
     }
 
     /// Gives up all room kept on an executor that takes nothing new any more.
     pub(super) fn drop_reservations_on(&mut self, executor: ExecutorId) {
-        for id in self.ledger.device_of(executor).claims.clone() {
-            let reservation = self.requests[id].reservation();
-            if reservation.is_some_and(|r| r.executor == executor) {
-                self.drop_reservation(id);
-            }
-        }
+        let claims = self.ledger.device_of(executor).claims.iter().copied();
+        let is_here = |id: &RequestId| self.requests[*id].executor() == Some(executor);
+        let here: Vec<RequestId> = claims.filter(is_here).collect();
+        self.drop_reservations(&here);
     }
 }
 
@@ -353,7 +354,7 @@ impl Machine {
                 self.arm_request(id);
             }
             Phase::Waiting(_) => {
-                self.drop_reservation(id);
+                self.drop_reservations(&[id]);
                 let row = &self.requests[id].row;
                 self.ledger.count_waiting(row, Step::Down, &mut self.out);
                 self.forget(id);

@@ -39,12 +39,58 @@ fn a_published_prefix_is_shared_and_outlives_its_maker() {
     assert_eq!(reserve(&mut pool, B, prefix(), 3), 2);
     assert_eq!(pool.exclusive(A), 1);
     assert_eq!(pool.freed_by(&BTreeSet::from([A, B])), 4);
-    pool.close(A);
+    pool.close(A, prefix());
     pool.check().unwrap();
-    pool.close(B);
+    pool.close(B, prefix());
     pool.check().unwrap();
     assert_eq!((pool.free(), pool.cached()), (2, 2));
     assert_eq!(pool.leading_hits(prefix()), 2);
+}
+
+#[test]
+fn a_prompt_is_published_block_by_block_as_it_is_prefilled() {
+    let mut pool = BlockPool::new(1, 4);
+    reserve(&mut pool, A, prefix(), 3);
+    for full in [0, 1, 1, 2, 3] {
+        pool.publish(A, prefix(), full);
+        assert_eq!(pool.leading_hits(prefix()), full.min(2));
+        pool.check().unwrap();
+    }
+    // One that has left and comes back begins anew with what is there.
+    pool.close(A, prefix());
+    pool.forget_contents();
+    assert_eq!(reserve(&mut pool, A, prefix(), 3), 0);
+    pool.publish(A, prefix(), 2);
+    assert_eq!(pool.leading_hits(prefix()), 2);
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_prompt_that_was_computed_twice_is_published_as_long_as_one_copy_is_there() {
+    let mut pool = BlockPool::new(1, 4);
+    let twice = |pool: &mut BlockPool| {
+        for request in [A, B] {
+            assert_eq!(reserve(pool, request, prefix(), 2), 0);
+        }
+        publish(pool, A, prefix());
+        publish(pool, B, prefix());
+    };
+    twice(&mut pool);
+    pool.close(A, prefix());
+    reserve(&mut pool, C, nothing(), 2);
+    assert_eq!(pool.leading_hits(prefix()), 0, "the room was needed");
+    pool.close(B, prefix());
+    assert_eq!(pool.leading_hits(prefix()), 2);
+    pool.check().unwrap();
+    // Contents that are gone are not published again.
+    pool.close(C, nothing());
+    pool.forget_contents();
+    twice(&mut pool);
+    pool.forget_contents();
+    pool.close(A, prefix());
+    pool.close(B, prefix());
+    assert_eq!(pool.leading_hits(prefix()), 0);
+    pool.check().unwrap();
 }
 
 #[test]
@@ -57,9 +103,9 @@ fn a_block_that_several_share_is_used_once_on_each_executor() {
     pool.open(C, THERE, prefix());
     pool.grow(C, 3);
     assert_eq!((pool.used_by(HERE), pool.used_by(THERE)), (4, 3));
-    pool.close(A);
+    pool.close(A, prefix());
     assert_eq!((pool.used_by(HERE), pool.used_by(THERE)), (3, 3));
-    pool.close(B);
+    pool.close(B, prefix());
     assert_eq!((pool.used_by(HERE), pool.used_by(THERE)), (0, 3));
     pool.check().unwrap();
 }
@@ -105,7 +151,7 @@ fn cache_is_dropped_from_the_tail_when_the_room_is_needed() {
     let mut pool = BlockPool::new(1, 2);
     reserve(&mut pool, A, prefix(), 2);
     publish(&mut pool, A, prefix());
-    pool.close(A);
+    pool.close(A, prefix());
     reserve(&mut pool, B, nothing(), 1);
     assert_eq!(pool.leading_hits(prefix()), 1, "the tail went first");
     assert_eq!(pool.evicted_total(), 1);
@@ -119,7 +165,7 @@ fn a_lease_gets_what_there_is_and_grows_later() {
     reserve(&mut pool, B, nothing(), 3);
     assert_eq!(pool.lease(B).len(), 1);
     assert!(pool.grow(B, 3).is_empty());
-    pool.close(A);
+    pool.close(A, nothing());
     assert_eq!(pool.grow(B, 3).len(), 2);
     assert_eq!(pool.available(), 0);
     pool.check().unwrap();

@@ -77,6 +77,7 @@ impl Machine {
             ExecutorUpdate::Replaced => self.replace_server(id),
             ExecutorUpdate::Loaded(models) => ledger.set_loaded(id, models, out),
         }
+        self.turn_back_stranded(id);
         self.out.fleet_changed();
         Ok(())
     }
@@ -92,7 +93,6 @@ impl Machine {
         self.ledger.set_health(id, health, &mut self.out);
         if health == Health::Draining {
             self.drop_reservations_on(id);
-            self.turn_back_stranded(id);
         }
     }
 
@@ -105,7 +105,7 @@ impl Machine {
         }
         let out = &mut self.out;
         let freed = self.ledger.set_availability(id, availability, out);
-        if (before, availability) == (Availability::Silent, Availability::Open) {
+        if before == Availability::Silent {
             // It was away, and is back: its faults were of the time before.
             self.ledger.forgive(id, out);
         }
@@ -118,15 +118,16 @@ impl Machine {
             }
         }
         self.refill(freed);
-        self.turn_back_stranded(id);
     }
 
     /// Puts what waits in the queue of an executor in vain back into the host's.
     fn turn_back_stranded(&mut self, id: ExecutorId) {
-        let executor = self.ledger.find(id);
-        let stranding = executor.filter(|executor| executor.strands_queue());
-        let stranded = stranding.map(|executor| executor.queue.iter().collect::<Vec<_>>());
-        for request in stranded.unwrap_or_default() {
+        let Some(executor) = self.ledger.find(id) else {
+            return;
+        };
+        let is_stranded = |it: &RequestId| executor.strands(self.requests[*it].row.model);
+        let stranded: Vec<RequestId> = executor.queue.iter().filter(is_stranded).collect();
+        for request in stranded {
             let freed = self.release(request);
             self.requeue(request, RequeuedWhy::TurnedBack);
             self.refill(freed);
@@ -143,15 +144,10 @@ impl Machine {
 
     /// Takes nothing new onto an executor, and removes it as soon as it is idle.
     fn detach(&mut self, id: ExecutorId) {
-        self.ledger.detach(id);
+        let device = self.ledger[id].spec.device;
+        self.ledger.detach(id, &mut self.out);
         self.drop_reservations_on(id);
-        self.turn_back_stranded(id);
-        // Gone already where it only had reservations or a queue.
-        if let Some(executor) = self.ledger.find(id) {
-            let device = executor.spec.device;
-            self.ledger.touch_load(id, &mut self.out);
-            self.ledger.remove_detached(device, &mut self.out);
-        }
+        self.ledger.remove_detached(device, &mut self.out);
     }
 
     /// Ends a life of an executor: everything that ran there is gone, and its next life begins when

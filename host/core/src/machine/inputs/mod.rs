@@ -215,7 +215,7 @@ impl Machine {
         let now = self.out.now();
         let reservation = self.requests[id].reservation();
         if reservation.is_some_and(|r| now.since(r.since) >= self.config.unplaced_max) {
-            self.drop_reservation(id);
+            self.drop_reservations(&[id]);
         }
         if let Some(waiting) = self.requests.waiting_mut(id) {
             waiting.pass(now);

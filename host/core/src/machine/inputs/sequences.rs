@@ -1,5 +1,7 @@
 //! Inputs about sequences: taken up, advanced by a step, finished, failed, or left.
 
+use std::collections::BTreeMap;
+
 use pointsman_events::rows::Completion;
 use pointsman_events::{
     Clock, ExecutorId, ExpiredWhy, Fact, FailedWhy, Hook, Outcome, Progress, PromptCount,
@@ -85,7 +87,9 @@ impl Machine {
         let made = self.requests.advance(made, self.out.now());
         let request = &self.requests[id];
         self.ledger.advance(request, &made, &mut self.out);
-        self.ledger.publish(request);
+        if made.prefilled > 0 {
+            self.ledger.publish(request);
+        }
     }
 
     /// Grants sequences of an engine the blocks for their next tokens, ahead of them. All are known to
@@ -123,24 +127,23 @@ impl Machine {
         }
     }
 
-    /// Third liveness clock: counts the steps in which a running sequence that had its blocks got
-    /// nothing. The next budgets of the device and the next order of the engine are the built-in ones
-    /// where that were too many, and the policy is told of the strike then.
+    /// Third liveness clock, where there are budgets: counts the steps in which a running sequence that
+    /// had its blocks got nothing. The next budgets of the device and the next order of the engine are the
+    /// built-in ones where that were too many, and the policy is told of the strike then.
     fn count_step(&mut self, executor: ExecutorId, progress: &[Progress]) {
         let record = &self.ledger[executor];
         let device = record.spec.device;
-        let max = self.config.tokenless_steps_max;
-        let mut starved = Vec::new();
-        for id in record.running() {
-            let made = progress.iter().find(|made| made.request == id);
-            let tokens = made.map_or(0, |made| made.prefilled.saturating_add(made.generated));
-            if self.requests.count_step(id, tokens, max) {
-                starved.push(id);
-            }
-        }
         if self.ledger[device].spec.tokens_per_step.is_none() {
             return;
         }
+        let max = self.config.tokenless_steps_max;
+        let tokens = |made: &Progress| (made.request, made.prefilled.max(made.generated));
+        let tokens: BTreeMap<RequestId, u32> = progress.iter().map(tokens).collect();
+        let is_starved = |id: &RequestId| {
+            let tokens = tokens.get(id).copied().unwrap_or(0);
+            self.requests.count_step(*id, tokens, max)
+        };
+        let starved: Vec<RequestId> = record.running().filter(is_starved).collect();
         for id in starved {
             let strike = Fact::Strike(Clock::Tokenless, Hook::Budget, id);
             self.out.fact(strike);

@@ -18,7 +18,7 @@ pub(crate) fn check_eligible(
         return Err(RefusalCause::NotServed);
     }
     if let Some(allowed) = &row.allowed
-        && !allowed.contains(&executor.id)
+        && allowed.binary_search(&executor.id).is_err()
     {
         return Err(RefusalCause::NotAllowed);
     }

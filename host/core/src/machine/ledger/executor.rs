@@ -286,13 +286,15 @@ impl Executor {
                 || self.has_queue_room(RequestClass::Throughput))
     }
 
-    /// True if what waits in its queue may wait for ever: it does not answer, or has no room and drains.
-    pub(crate) fn strands_queue(&self) -> bool {
-        match self.availability {
+    /// True if what waits in its queue for this model does so in vain, or for ever: it does not serve that any
+    /// more, does not answer, or has no room and drains.
+    pub(crate) fn strands(&self, model: Option<ModelId>) -> bool {
+        let may_never_start = match self.availability {
             Availability::Open => false,
             Availability::Busy => self.health_seen() == Health::Draining,
             Availability::Silent => true,
-        }
+        };
+        may_never_start || !self.serves(model)
     }
 
     /// True if nothing is placed here or reserved.

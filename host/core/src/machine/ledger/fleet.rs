@@ -185,13 +185,14 @@ impl Ledger {
         out: &mut Outbox,
     ) -> Freed {
         let device = self[id].spec.device;
-        if self[device].pool().is_none() {
+        let kv = if terms.assumes_prompts {
+            KvSpec::Assumed
+        } else {
+            KvSpec::Remote
+        };
+        if self[device].pool().is_none() && self[device].spec.kv != kv {
             self.forget_assumed(id);
-            self.device_mut(device).spec.kv = if terms.assumes_prompts {
-                KvSpec::Assumed
-            } else {
-                KvSpec::Remote
-            };
+            self.device_mut(device).spec.kv = kv;
         }
         self.keep_surplus(id);
         let change = |spec: &mut ExecutorSpec| {
@@ -312,8 +313,8 @@ impl Ledger {
     }
 
     /// Lets nothing new onto an executor from now on.
-    pub(crate) fn detach(&mut self, id: ExecutorId) {
-        self.book(id, |executor| executor.attachment = Attachment::Detaching);
+    pub(crate) fn detach(&mut self, id: ExecutorId, out: &mut Outbox) {
+        self.change_health(id, |it| it.attachment = Attachment::Detaching, out);
     }
 }
 

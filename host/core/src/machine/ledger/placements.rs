@@ -308,9 +308,8 @@ impl Ledger {
         self.join_model(executor, request, out);
         let record = &self[executor];
         let (device, prefix) = (record.spec.device, shareable_prefix(request, record));
-        self.device_mut(device)
-            .memory
-            .lease((request.id(), executor), prefix, 0);
+        let memory = &mut self.device_mut(device).memory;
+        memory.lease((request.id(), executor), prefix, 0);
     }
 
     /// Gives a request first claim on room of a device. Some may be free already.
@@ -340,14 +339,11 @@ impl Ledger {
             (record.slots.contains_key(&id), has_place)
         });
         let device = self[executor].spec.device;
-        let has_blocks = self
-            .device_mut(device)
-            .memory
-            .pool_mut()
-            .is_none_or(|pool| {
-                pool.grow(id, needed);
-                pool.lease(id).len() >= needed as usize
-            });
+        let pool = self.device_mut(device).memory.pool_mut();
+        let has_blocks = pool.is_none_or(|pool| {
+            pool.grow(id, needed);
+            pool.lease(id).len() >= needed as usize
+        });
         self.touch_blocks(device, out);
         self.touch_load(executor, out);
         let is_whole = has_slot && has_place && has_blocks;
@@ -479,12 +475,12 @@ impl Ledger {
         executor: ExecutorId,
         out: &mut Outbox,
     ) -> Freed {
-        let id = request.id();
+        let (id, prefix) = (request.id(), prefix_on(request, &self[executor]));
         self.book(executor, |record| record.slots.remove(&id));
         let device = self[executor].spec.device;
         let record = self.device_mut(device);
         record.settle(id);
-        if record.memory.close(id) {
+        if record.memory.close(id, prefix) {
             self.touch_device(device, out);
         }
         self.leave_model(executor, request, out);

@@ -347,11 +347,11 @@ impl Requests {
     /// Has a request served by no other executors than these from now on. Its row is told when it waits
     /// again.
     pub(super) fn keep_to(&mut self, id: RequestId, executors: &[ExecutorId]) {
+        let mut to = executors.to_vec();
+        to.sort_unstable();
         let allowed = &mut self.get_mut(id).row_mut().allowed;
-        match allowed {
-            Some(allowed) => allowed.retain(|executor| executors.contains(executor)),
-            None => *allowed = Some(executors.to_vec()),
-        }
+        let allowed = allowed.get_or_insert_with(|| to.clone());
+        allowed.retain(|executor| to.binary_search(executor).is_ok());
     }
 
     /// Notes that a placement ended because `executor` failed it or died.

@@ -160,8 +160,11 @@ impl Advance {
 // === impl Request: reading ===
 
 impl Request {
-    /// A request that arrives at `now`.
-    pub(crate) fn new(id: RequestId, now: Micros, new: NewRequest) -> Self {
+    /// A request that arrives at `now`. The executors that it is allowed are put in attach order, to be searched.
+    pub(crate) fn new(id: RequestId, now: Micros, mut new: NewRequest) -> Self {
+        if let Some(allowed) = &mut new.allowed {
+            allowed.sort_unstable();
+        }
         let row = RequestRow {
             id,
             model: new.model,
@@ -384,7 +387,7 @@ impl Request {
     /// Books the tokens of a step.
     pub(super) fn advance(&mut self, made: Progress, now: Micros) -> Advance {
         let prompt_tokens = self.row.prompt_tokens;
-        let is_first = self.first_token_at.is_none() && made.generated > 0;
+        let is_first = self.generated == 0 && made.is_one_token();
         if is_first {
             self.first_token_at = Some(now);
         }

@@ -67,9 +67,7 @@ impl OngoingRound<'_> {
             prefill_max,
             first: order,
         };
-        let out = &mut machine.out;
-        machine
-            .ledger
-            .set_arrangement(executor, arrangement, author, out);
+        let (ledger, out) = (&mut machine.ledger, &mut machine.out);
+        ledger.set_arrangement(executor, arrangement, author, out);
     }
 }

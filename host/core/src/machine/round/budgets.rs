@@ -22,12 +22,10 @@ impl OngoingRound<'_> {
     pub(super) fn ask_budgets(&mut self) {
         for device in self.machine.ledger.take_allot_due() {
             let record = &self.machine.ledger[device];
-            let Some(tokens_total) = record.spec.tokens_per_step else {
+            let tokens_total = record.spec.tokens_per_step;
+            let Some(tokens_total) = tokens_total.filter(|_| !record.executors.is_empty()) else {
                 continue;
             };
-            if record.executors.is_empty() {
-                continue;
-            }
             let set = self.ask_budget(device, tokens_total);
             let machine = &mut *self.machine;
             let set = set.unwrap_or_else(|| BudgetsSet {
@@ -38,16 +36,13 @@ impl OngoingRound<'_> {
             let soonest = self.at.now.after(machine.config.evict_retry);
             let again = set.again.map(|at| at.max(soonest));
             machine.out.timers.arm(Timer::Allot(device), again);
-            let out = &mut machine.out;
-            machine
-                .ledger
-                .set_budgets(device, set.budgets, set.author, out);
+            let (ledger, out) = (&mut machine.ledger, &mut machine.out);
+            ledger.set_budgets(device, set.budgets, set.author, out);
         }
     }
 
     /// A policy's budgets for a device; absent: the built-in rule sets them.
     fn ask_budget(&mut self, device: DeviceId, tokens_total: u32) -> Option<BudgetsSet> {
-        let used = self.machine.ledger.take_tokens_used(device);
         if self.machine.ledger.take_allot_built_in(device) {
             self.strike(Strike {
                 at: self.at.now,
@@ -57,6 +52,7 @@ impl OngoingRound<'_> {
             });
             return None;
         }
+        let used = self.machine.ledger.take_tokens_used(device);
         let question = Question::Budget {
             device,
             tokens_total,

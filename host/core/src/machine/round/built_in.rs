@@ -34,14 +34,11 @@ pub(super) fn first_with_room(
         let into = check_place(ledger, request, ledger.find(id)?).ok()?;
         Some((id, into))
     };
-    // A short list of allowed executors is quicker to walk than all open ones.
+    // The shorter list is walked: what is not open takes nothing. Both are in attach order.
+    let open = &ledger.sets().open;
     match &request.row.allowed {
-        Some(allowed) => {
-            let mut few = allowed.clone();
-            few.sort_unstable();
-            few.into_iter().find_map(place_on)
-        }
-        None => ledger.sets().open.iter().copied().find_map(place_on),
+        Some(few) if few.len() < open.len() => few.iter().copied().find_map(place_on),
+        Some(_) | None => open.iter().copied().find_map(place_on),
     }
 }
 

@@ -18,7 +18,8 @@
 //!
 //! # Another policy takes over
 //! Most answers are asked for in each round, or act once and are over. The others stand until
-//! something happens in the fleet or to a request, and would outlive the policy that gave them:
+//! something happens in the fleet or to a request, and would outlive the policy that gave them. One that
+//! rested after a fault takes over from those who stood in for it:
 //!
 //! | hook | what stands by an answer | when another policy takes over |
 //! |---|---|---|
