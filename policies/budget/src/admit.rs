@@ -24,6 +24,8 @@ use crate::settings::{Overflow, Settings};
 
 /// Executors and tenants looked at for one question.
 const CHECKS_MAX: u32 = 50_000;
+/// Looks that one at a tenant's share of the last minute counts as: it takes as long.
+const CHECKS_OF_SHARE: u32 = 4;
 
 /// The queue, and the tokens that tenants have used.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +44,8 @@ pub(crate) struct Door<'a> {
     contest: Contest,
     /// The same among the tenants of the last minute, found when first asked for.
     contest_of_minute: OnceCell<Contest>,
+    /// Tenants that were looked at: true for those beyond their share of the last minute.
+    beyond_of_minute: BTreeMap<u32, bool>,
     /// The tenants beyond their share, found when first asked for.
     furthest_beyond: OnceCell<Vec<(Reverse<u128>, u32)>>,
     room: u32,
@@ -63,6 +67,7 @@ impl<'a> Door<'a> {
             parking: parking.saturating_sub(books.queue.parked()),
             contest: books.tenants.contest(books.mirror.tenants(), books.now),
             contest_of_minute: OnceCell::new(),
+            beyond_of_minute: BTreeMap::new(),
             furthest_beyond: OnceCell::new(),
             room,
             displaced: BTreeSet::new(),

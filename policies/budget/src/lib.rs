@@ -61,7 +61,7 @@ impl Policy for Budget {
                       tokens, and who gives way."
                 .into(),
             reasons: Reason::texts(),
-            state_version: 3,
+            state_version: 4,
         }
     }
 
@@ -79,11 +79,16 @@ impl Policy for Budget {
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        [self.queue.lines.snapshot(), self.tenants.snapshot()].concat()
+        let mut state = self.queue.lines.snapshot();
+        self.recomputed.put(&mut state);
+        state.extend(self.tenants.snapshot());
+        state
     }
 
     fn restore(&mut self, mut state: &[u8]) -> Result<(), String> {
         self.queue.lines = Lines::restore(&mut state)?;
+        let recomputed = LastMinute::taken(&mut state);
+        self.recomputed = recomputed.ok_or("a snapshot ends within the tokens computed anew")?;
         self.tenants = Tenants::restore(state)?;
         Ok(())
     }
@@ -116,6 +121,7 @@ impl Admission for Budget {
         arrivals: &[AskedRequest],
         room: u32,
     ) -> Vec<Verdict> {
+        self.queue.lines.forget_gone(mirror);
         self.queue.lines.told_until(at.now);
         let books = Books {
             mirror,
@@ -123,9 +129,17 @@ impl Admission for Budget {
             tenants: &self.tenants,
             now: at.now,
         };
-        let mut door = Door::new(books, &self.settings, room);
-        let verdicts = arrivals.iter().map(|asked| door.verdict(asked.request));
-        verdicts.collect()
+        let verdicts: Vec<Verdict> = {
+            let mut door = Door::new(books, &self.settings, room);
+            let verdicts = arrivals.iter().map(|asked| door.verdict(asked.request));
+            verdicts.collect()
+        };
+        for (asked, verdict) in arrivals.iter().zip(&verdicts) {
+            if let Some(request) = mirror.request(asked.request) {
+                self.queue.lines.answered(request, verdict.choice, at.now);
+            }
+        }
+        verdicts
     }
 }
 

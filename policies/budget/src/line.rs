@@ -1,4 +1,8 @@
-//! The lines for the models: who waits for which, parked requests included, and how fast they come and leave.
+//! The lines: who waits for which model, parked requests included, and how fast they come and leave. Those that are pinned to
+//! executors are in lines of their own, and come after those of their model that are not, too.
+//!
+//! Where others wait, an arrival has come to their line once it waits too or is refused. One that has a place at once has not.
+//! One that is not met before it waits was let in by another policy, as beside a canary, and came when it arrived.
 //!
 //! The requests follow the rows. How fast a line moves outlasts them: it is kept while all rows are told again, and in
 //! the policy's snapshot.
@@ -9,15 +13,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pointsman_sdk::rendezvous::split_mix;
 use pointsman_sdk::snapshot::{put_len, put_option, take_option, take_u32, take_u64};
+use pointsman_sdk::wire::admission::Choice;
 use pointsman_sdk::wire::types::{Request, Stage};
 use pointsman_sdk::{Bounds, Mirror, Urgency};
 
 use crate::pace::Pace;
 use crate::surge::Surge;
-
-/// The model of a request, if it names one.
-type Model = Option<u32>;
 
 /// Time for which an empty line goes on, in microseconds: if nobody joins it by then, it has ended.
 const REST: u64 = 5_000_000;
@@ -25,14 +28,28 @@ const REST: u64 = 5_000_000;
 /// Time that a line must take for its length alone to be a surge, in microseconds, where one who is in a hurry may wait for less.
 const SURGE_MIN: u64 = 60_000_000;
 
-/// The lines, by model.
+/// Lines of a model for requests that are pinned to executors, at most: what they are pinned to is told apart by so many values
+/// of a hash, and not by lists that clients could make without end.
+const PINS_MAX: u64 = 64;
+
+/// The requests of a line: those for one model that may go to the same executors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LineKey {
+    model: Option<u32>,
+    /// A hash of the executors that they are pinned to, below [`PINS_MAX`]; absent: they may go to any.
+    pins: Option<u64>,
+}
+
+/// The lines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines {
-    lines: BTreeMap<Model, Line>,
-    /// Requests that came, by the rows that are being told.
-    came: Vec<(Model, Urgency)>,
+    lines: BTreeMap<LineKey, Line>,
+    /// Requests that arrived, by the rows that are being told.
+    arrived: Vec<(LineKey, Urgency, u64)>,
+    /// Arrivals that met others who wait. Rows will tell whether they wait too or have a place at once.
+    met: BTreeSet<u64>,
     /// The lines that somebody joins or leaves, by the rows that are being told.
-    moved: BTreeSet<Model>,
+    moved: BTreeSet<LineKey>,
     /// The time up to which it is told who waits, in microseconds.
     told_at: u64,
     telling: Telling,
@@ -46,11 +63,13 @@ enum Telling {
     Nobody,
     /// The ones that changed.
     Changed,
+    /// All of them again, none of which was told yet.
+    Cleared,
     /// All of them again, so that one that is new may have been met before.
     All,
 }
 
-/// The requests that wait for one model.
+/// The requests that wait in one line.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) pace: Pace,
@@ -61,6 +80,8 @@ pub(crate) struct Line {
     by_tenant: BTreeMap<u32, Ranks>,
     /// Requests that join, by the rows that are being told.
     joined: usize,
+    /// Times at which the ones among them came that had arrived where others wait, in microseconds.
+    came: Vec<u64>,
     /// Requests that leave, by those rows: the time until which routing could hold each, in microseconds.
     left: Vec<Option<u64>>,
 }
@@ -69,12 +90,37 @@ pub(crate) struct Line {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ranks(BTreeMap<Urgency, usize>);
 
+// === impl LineKey ===
+
+impl LineKey {
+    fn of(request: &Request) -> Self {
+        let pins = request.allowed.as_ref().map(|executors| {
+            let mixed = executors.iter().map(|id| split_mix(u64::from(*id)));
+            mixed.fold(0, |all, one| all ^ one) % PINS_MAX
+        });
+        Self {
+            model: request.model,
+            pins,
+        }
+    }
+}
+
 // === impl Lines ===
 
 impl Lines {
-    /// The line for a model, where somebody waits or did of late.
-    pub(crate) fn get(&self, model: Model) -> Option<&Line> {
-        self.lines.get(&model)
+    /// The line that a request is in, or would be, where somebody waits or did of late.
+    pub(crate) fn get(&self, request: &Request) -> Option<&Line> {
+        self.lines.get(&LineKey::of(request))
+    }
+
+    /// The line of those that are not pinned, for a request of their model that is: they are tried in one order, so it is
+    /// behind them too.
+    pub(crate) fn unpinned(&self, request: &Request) -> Option<&Line> {
+        request.allowed.as_ref()?;
+        self.lines.get(&LineKey {
+            pins: None,
+            ..LineKey::of(request)
+        })
     }
 
     /// Takes over a change of a request's row.
@@ -84,34 +130,52 @@ impl Lines {
         before: Option<&Request>,
         after: Option<&Request>,
     ) {
-        if self.telling == Telling::Nobody {
-            self.telling = Telling::Changed;
-        }
-        if let (None, Some(request)) = (before, after) {
-            self.comes(request);
+        self.begin(mirror.now());
+        match (before, after) {
+            (None, Some(request)) => self.arrives(request),
+            (Some(request), None) => {
+                self.met.remove(&request.id);
+            }
+            (None, None) | (Some(_), Some(_)) => {}
         }
         self.line_up(mirror.now(), before, after);
     }
 
     /// Forgets who waits, as all rows are told again.
     pub(crate) fn clear(&mut self) {
-        self.telling = Telling::All;
+        self.telling = Telling::Cleared;
         for line in self.lines.values_mut() {
             line.waiting = Ranks::default();
             line.by_tenant.clear();
         }
     }
 
-    /// Takes note of all rows that were told: who came meets those who wait now, in whatever order the rows were. `wait_max`
+    /// Begins a telling, unless it has begun.
+    fn begin(&mut self, now: u64) {
+        match self.telling {
+            Telling::Nobody => self.telling = Telling::Changed,
+            Telling::Cleared => {
+                self.telling = Telling::All;
+                let lines = self.lines.values_mut();
+                for line in lines.filter(|line| line.empty_since.is_none()) {
+                    line.goes_on(self.told_at, now);
+                }
+            }
+            Telling::Changed | Telling::All => {}
+        }
+    }
+
+    /// Takes note of all rows that were told: who arrived meets those who wait now, in whatever order the rows were. `wait_max`
     /// is how long one may wait who is in a hurry, in microseconds.
     pub(crate) fn told(&mut self, mirror: &Mirror, wait_max: u64) {
         let now = mirror.now();
-        let telling = std::mem::take(&mut self.telling);
-        if telling == Telling::Nobody {
+        if self.telling == Telling::Nobody {
             return;
         }
-        for model in std::mem::take(&mut self.moved) {
-            if let Some(line) = self.lines.get_mut(&model) {
+        self.begin(now);
+        let telling = std::mem::take(&mut self.telling);
+        for key in std::mem::take(&mut self.moved) {
+            if let Some(line) = self.lines.get_mut(&key) {
                 line.settle(self.told_at, now);
             }
         }
@@ -121,12 +185,13 @@ impl Lines {
                 line.empty_since.get_or_insert(now);
             }
         }
-        self.came.sort_unstable();
-        for (model, urgency) in self.came.drain(..) {
-            let line = self.lines.get_mut(&model);
+        self.arrived.sort_unstable();
+        for (key, urgency, id) in self.arrived.drain(..) {
+            let line = self.lines.get_mut(&key);
             if let Some(line) = line.filter(|line| line.empty_since.is_none()) {
                 let longest = line.longest(mirror.bounds(), wait_max);
                 line.meets(urgency, now, longest);
+                self.met.insert(id);
             }
         }
         self.told_until(now);
@@ -137,10 +202,39 @@ impl Lines {
         self.told_at = now;
     }
 
-    fn comes(&mut self, request: &Request) {
-        let is_met = self.telling == Telling::All && request.arrived <= self.told_at;
+    /// Forgets arrivals whose rows are gone. Call it once all rows are told: to tell everything again may take many calls.
+    pub(crate) fn forget_gone(&mut self, mirror: &Mirror) {
+        self.met.retain(|id| mirror.request(*id).is_some());
+    }
+
+    /// Takes note of an arrival that is refused where others wait, by this policy's answer at `now`, in microseconds.
+    pub(crate) fn answered(&mut self, request: &Request, choice: Choice, now: u64) {
+        if request.stage != Stage::Arrived || !matches!(choice, Choice::Shed(_)) {
+            return;
+        }
+        let line = self.lines.get_mut(&LineKey::of(request));
+        if let Some(line) = line.filter(|line| line.empty_since.is_none()) {
+            self.met.remove(&request.id);
+            line.surge.comes(now);
+        }
+    }
+
+    /// Takes note of a request that is new: it arrives, or another policy has let it in since the last telling.
+    fn arrives(&mut self, request: &Request) {
+        let key = LineKey::of(request);
+        let is_recent = request.arrived > self.told_at;
+        let is_met = self.telling == Telling::All && !is_recent;
         if request.stage == Stage::Arrived && !is_met {
-            self.came.push((request.model, Urgency::from(request)));
+            let arrival = (key, Urgency::from(request), request.id);
+            self.arrived.push(arrival);
+        }
+        // Of what is told anew nobody knows whether others waited.
+        let is_let_in = waits(&request) && is_recent && request.attempts == 0;
+        if is_let_in && self.telling == Telling::Changed {
+            let line = self.lines.get_mut(&key);
+            if let Some(line) = line.filter(|line| line.empty_since.is_none()) {
+                line.came.push(request.arrived);
+            }
         }
     }
 
@@ -149,8 +243,8 @@ impl Lines {
         let before = before.filter(waits);
         let after = after.filter(waits);
         match (before, after) {
-            (Some(before), Some(after)) if before.model == after.model => {
-                if let Some(line) = self.lines.get_mut(&after.model) {
+            (Some(before), Some(after)) if LineKey::of(before) == LineKey::of(after) => {
+                if let Some(line) = self.lines.get_mut(&LineKey::of(after)) {
                     line.take_out(before);
                     line.put_in(after);
                 }
@@ -167,31 +261,43 @@ impl Lines {
     }
 
     fn join(&mut self, request: &Request, now: u64) {
-        self.moved.insert(request.model);
-        let line = self.lines.entry(request.model);
+        let key = LineKey::of(request);
+        self.moved.insert(key);
+        let line = self.lines.entry(key);
         let line = line.or_insert_with(|| Line::beginning(now));
         line.put_in(request);
         line.joined += 1;
+        if self.met.remove(&request.id) {
+            line.came.push(now);
+        }
     }
 
     fn leave(&mut self, request: &Request) {
-        if let Some(line) = self.lines.get_mut(&request.model) {
-            self.moved.insert(request.model);
+        let key = LineKey::of(request);
+        if let Some(line) = self.lines.get_mut(&key) {
+            self.moved.insert(key);
             line.take_out(request);
             line.left.push(request.hold_end);
         }
     }
 
-    /// The lines without those who wait in them, as bytes with their number before them.
+    /// The lines that have not ended, without those who wait in them, and the arrivals that met some, as bytes with their numbers before them.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
+        let lines = self.lines.iter();
+        let lines = lines.filter(|(_, line)| !line.has_ended(self.told_at));
+        let lines: Vec<_> = lines.collect();
         let mut bytes = self.told_at.to_le_bytes().to_vec();
-        put_len(&mut bytes, self.lines.len());
-        for (model, line) in &self.lines {
-            put_option(&mut bytes, model.map(u64::from));
+        put_len(&mut bytes, lines.len());
+        for (key, line) in lines {
+            put_option(&mut bytes, key.model.map(u64::from));
+            put_option(&mut bytes, key.pins);
             put_option(&mut bytes, line.empty_since);
             line.pace.put(&mut bytes);
             line.surge.put(&mut bytes);
         }
+        put_len(&mut bytes, self.met.len());
+        let met = self.met.iter();
+        bytes.extend(met.flat_map(|id| id.to_le_bytes()));
         bytes
     }
 
@@ -213,14 +319,20 @@ impl Lines {
         };
         for _ in 0..take_u32(state)? {
             let model = take_option(state)?;
-            let model = model.map(u32::try_from).transpose().ok()?;
+            let key = LineKey {
+                model: model.map(u32::try_from).transpose().ok()?,
+                pins: take_option(state)?,
+            };
             let line = Line {
                 empty_since: take_option(state)?,
                 pace: Pace::taken(state)?,
                 surge: Surge::taken(state)?,
                 ..Line::beginning(lines.told_at)
             };
-            lines.lines.insert(model, line);
+            lines.lines.insert(key, line);
+        }
+        for _ in 0..take_u32(state)? {
+            lines.met.insert(take_u64(state)?);
         }
         Some(lines)
     }
@@ -238,10 +350,11 @@ impl Line {
         Self {
             pace: Pace::beginning(now),
             surge: Surge::beginning(now),
-            empty_since: None,
+            empty_since: Some(now),
             waiting: Ranks::default(),
             by_tenant: BTreeMap::new(),
             joined: 0,
+            came: Vec::new(),
             left: Vec::new(),
         }
     }
@@ -249,6 +362,7 @@ impl Line {
     /// Takes note of those that have joined and left since `told_at`, in microseconds, in whatever order their rows were.
     fn settle(&mut self, told_at: u64, now: u64) {
         let joined = std::mem::take(&mut self.joined);
+        let mut came = std::mem::take(&mut self.came);
         let mut left = std::mem::take(&mut self.left);
         let waited = (self.waiting.len() + left.len()).saturating_sub(joined);
         let told = self.pace;
@@ -257,11 +371,15 @@ impl Line {
             told_at.saturating_add(time).min(now)
         };
         left.sort_unstable();
+        came.sort_unstable();
+        let mut came = came.into_iter().peekable();
         for (number, hold_end) in (1..).zip(&left) {
             let at = left_at(number);
+            self.surge.come_before(at, &mut came);
             self.pace.leaves(at);
             self.surge.leaves(at, *hold_end);
         }
+        self.surge.come_before(now, &mut came);
         if waited > 0 && left.len() >= waited {
             self.empty_since = Some(left_at(waited));
         }
@@ -270,22 +388,32 @@ impl Line {
         } else if let Some(since) = self.empty_since.take() {
             self.goes_on(since, now);
         }
+        for at in came {
+            self.surge.comes(at);
+        }
     }
 
-    /// Has somebody join at `now` a line that has been empty, in microseconds: it goes on, or another one begins.
-    fn goes_on(&mut self, empty_since: u64, now: u64) {
-        let empty = now.saturating_sub(empty_since);
-        if empty < REST {
-            self.pace.skip(empty);
+    /// Has a line go on at `now` that nobody waited in since some time, or of which nothing was told since then, in
+    /// microseconds; after a while it is another one that begins.
+    fn goes_on(&mut self, since: u64, now: u64) {
+        let time = now.saturating_sub(since);
+        if time < REST {
+            self.pace.skip(time);
         } else {
             self.pace = Pace::beginning(now);
             self.surge = Surge::beginning(now);
         }
     }
 
-    /// Has a request come where somebody waits, which may not be let in. A line with a wait of `longest` is a surge, in microseconds.
+    /// Returns whether it has been empty for so long that whoever joins it begins another one.
+    fn has_ended(&self, now: u64) -> bool {
+        let empty = self.empty_since.map(|since| now.saturating_sub(since));
+        empty.is_some_and(|time| time >= REST)
+    }
+
+    /// Has an arrival meet those who wait. A line with a wait of `longest` is a surge, in microseconds.
     fn meets(&mut self, urgency: Urgency, now: u64, longest: u64) {
-        self.surge.comes(now);
+        self.surge.look(now);
         let wait = self.pace.time_for(self.ahead(urgency), now);
         if wait.is_some_and(|wait| wait >= longest) {
             self.surge.begins();

@@ -14,7 +14,10 @@ use crate::waits::WHOLE_PERMILLE;
 /// that cannot take the request all come after.
 pub(crate) fn candidates(search: Search<'_>) -> Vec<Candidate> {
     let (search, choice) = search.choose(MayLook::Yes);
-    let lead = choice.map(|choice| choice.lead).unwrap_or_default();
+    let (lead, held_for) = match choice {
+        Ok(choice) => (choice.lead, None),
+        Err(blocked) => (Lead::default(), blocked.held_for),
+    };
     let scope = search.scope();
     let in_scope = |executor: &Executor<'_>| scope.contains(executor.id());
     let executors: Vec<_> = search.case.fleet.mirror.executors().collect();
@@ -35,15 +38,16 @@ pub(crate) fn candidates(search: Search<'_>) -> Vec<Candidate> {
         .collect();
     order.sort_unstable();
     let candidate = |(executor, place): (&Executor<'_>, &Result<_, Hurdle>)| {
-        let (cost, note) = match place {
+        let (cost, note) = match (place, held_for) {
             _ if !in_scope(executor) && !is_pinned_elsewhere(&search, executor) => {
                 (None, format!("it is of group {}", executor.info.group))
             }
-            Ok((place, ranked)) => {
+            (Ok((place, ranked)), None) => {
                 let before = order.partition_point(|other| other < ranked);
                 (Some(before), eligible(&search, place, &lead))
             }
-            Err(hurdle) => (None, ineligible(&search, executor, *hurdle)),
+            (Ok(_), Some(held_for)) => (None, waits_for(&search, held_for)),
+            (Err(hurdle), _) => (None, ineligible(&search, executor, *hurdle)),
         };
         Candidate {
             executor: executor.id(),
@@ -97,6 +101,14 @@ fn eligible(search: &Search<'_>, place: &Place<'_>, lead: &Lead<'_>) -> String {
         executor.depth(),
         load.placed_total
     )
+}
+
+/// The obstacle to a request that is held for another executor.
+fn waits_for(search: &Search<'_>, executor: u32) -> String {
+    match search.case.fleet.mirror.name(NameKind::Executor, executor) {
+        Some(name) => format!("the request waits for {name}"),
+        None => format!("the request waits for executor {executor}"),
+    }
 }
 
 fn ineligible(search: &Search<'_>, executor: &Executor<'_>, hurdle: Hurdle) -> String {

@@ -23,6 +23,9 @@ use crate::credit;
 
 /// Requests whose end is waited for, at most.
 const STARTS_MAX: usize = 1024;
+/// One of so many requests takes the place of the oldest where as many are waited for: of that one nothing may come any more.
+/// The others are not learnt from. Did each take a place, all would be forgotten before they end where more are in flight.
+const REPLACING: u64 = 32;
 /// Executors that are learnt of, at most: those of which something was learnt first.
 const FITS_MAX: usize = 4096;
 /// Completions before a weight is other than 1.
@@ -118,7 +121,7 @@ impl Waits {
     pub(crate) fn picked(&mut self, case: &Case<'_>, pick: &Pick) {
         let request = case.request;
         // In a queue it would wait for more than prefill.
-        if pick.seat == Seat::Queue {
+        if pick.seat == Seat::Queue || !self.has_room(request.id) {
             return;
         }
         let first = pick.executors.first();
@@ -134,6 +137,13 @@ impl Waits {
         if self.starts.len() > STARTS_MAX {
             self.starts.pop_first();
         }
+    }
+
+    /// Returns whether a request's end can be waited for.
+    fn has_room(&self, request: u64) -> bool {
+        self.starts.len() < STARTS_MAX
+            || request.is_multiple_of(REPLACING)
+            || self.starts.contains_key(&request)
     }
 
     /// Forgets an executor that is gone, and the placements there.

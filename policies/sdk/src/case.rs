@@ -169,6 +169,12 @@ impl<'a> Case<'a> {
         tokens_at_start(self.request)
     }
 
+    /// Tokens of the prompt and of all that the request may generate.
+    #[inline]
+    pub(crate) fn tokens_bound(&self) -> u64 {
+        tokens_bound(self.request)
+    }
+
     /// Blocks that a placement on an executor takes, if it reports paged KV: for
     /// [`Self::tokens`], and where sequences cannot be preempted for all that the request may
     /// generate. Those of the prompt that sequences hold there for certain, and at a server elsewhere all that it has of

@@ -3,6 +3,8 @@
 //! A minute of the host's clock and the one before are kept. Tokens of the minute before count as spread
 //! evenly over it, so the count falls steadily and costs the same however many were counted.
 
+use crate::snapshot::take_u64;
+
 const MINUTE: u64 = 60_000_000;
 
 /// Tokens of the last minute, as of the latest count.
@@ -19,11 +21,11 @@ const MINUTE: u64 = 60_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastMinute {
     /// Number of the minute that was counted in last.
-    pub(crate) minute: u64,
+    minute: u64,
     /// Tokens counted in that minute.
     pub(crate) here: u64,
     /// Tokens counted in the minute before.
-    pub(crate) before: u64,
+    before: u64,
 }
 
 impl LastMinute {
@@ -45,6 +47,33 @@ impl LastMinute {
         let moved = self.moved(now);
         let left = MINUTE - now % MINUTE;
         u128::from(moved.here) * u128::from(MINUTE) + u128::from(moved.before) * u128::from(left)
+    }
+
+    /// Writes the count to a snapshot, as [`Self::taken`] reads it.
+    ///
+    /// ```
+    /// use pointsman_sdk::LastMinute;
+    ///
+    /// let mut tokens = LastMinute::default();
+    /// tokens.add(30_000_000, 600);
+    /// let mut bytes = Vec::new();
+    /// tokens.put(&mut bytes);
+    /// let mut left = bytes.as_slice();
+    /// assert_eq!(LastMinute::taken(&mut left), Some(tokens));
+    /// assert_eq!(LastMinute::taken(&mut left), None);
+    /// ```
+    pub fn put(&self, bytes: &mut Vec<u8>) {
+        let numbers = [self.minute, self.here, self.before];
+        bytes.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
+    }
+
+    /// Takes what [`Self::put`] wrote off the front of a snapshot; absent: it has no more of it.
+    pub fn taken(state: &mut &[u8]) -> Option<Self> {
+        Some(Self {
+            minute: take_u64(state)?,
+            here: take_u64(state)?,
+            before: take_u64(state)?,
+        })
     }
 
     /// The same counts in the minute of `now`.

@@ -84,6 +84,7 @@ mod export;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod fleet;
+mod groups;
 mod held;
 #[doc(hidden)]
 pub mod hooks;
@@ -117,6 +118,7 @@ pub use case::{Case, Obstacle};
 pub use executor::{Executor, Residencies};
 pub use export::component;
 pub use fleet::{Fleet, Place, Readiness, Seat};
+pub use groups::KnownGroups;
 pub use hooks::Instance;
 pub use hooks::traits::*;
 pub use index::{ExecutorIndex, Reach};

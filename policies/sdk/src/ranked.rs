@@ -1,11 +1,10 @@
 //! Routing by rank: a policy says how an executor ranks, and the SDK does the rest.
 
-use std::collections::BTreeMap;
-
 use crate::case::Case;
 use crate::executor::Executor;
 use crate::explain;
 use crate::fleet::{Fleet, Place};
+use crate::groups::KnownGroups;
 use crate::hooks::explanation::Explanation;
 use crate::index::{ExecutorIndex, Reach};
 use crate::mirror::Mirror;
@@ -106,9 +105,8 @@ pub trait Ranked: Policy {
 pub struct ByRank<P: Ranked> {
     policy: P,
     ranking: Ranking<P::Rank>,
-    /// Groups and models, with a flag if a live executor of the group serves the model. Found since
-    /// the last `observe`.
-    groups: BTreeMap<(u32, Option<u32>), bool>,
+    /// Groups that were found to serve models, or not to, since the last `observe`.
+    groups: KnownGroups,
 }
 
 // === impl ByRank ===
@@ -128,7 +126,7 @@ impl<P: Ranked> Policy for ByRank<P> {
         Ok(Self {
             policy: P::new(settings)?,
             ranking: Ranking::default(),
-            groups: BTreeMap::new(),
+            groups: KnownGroups::default(),
         })
     }
 
@@ -242,18 +240,10 @@ impl<P: Ranked> ByRank<P> {
 
     /// Returns true if the group has an executor which may take the request once there is room.
     fn serves(&mut self, case: &Case<'_>, group: u32) -> bool {
-        let request = case.request;
-        let found = || {
+        self.groups.serves(case, group, || {
             let mut executors = case.fleet.mirror.executors();
             executors.any(|it| it.info.group == group && case.check_lasting(&it).is_ok())
-        };
-        // Found once for all requests that differ in nothing else.
-        if request.allowed.is_none() && request.failed_on.is_none() {
-            let known = self.groups.entry((group, request.model));
-            *known.or_insert_with(found)
-        } else {
-            found()
-        }
+        })
     }
 }
 

@@ -153,6 +153,12 @@ impl Tenants {
 // === impl Contest ===
 
 impl Contest {
+    /// Returns whether nobody was served anything of late, so that all are within their shares.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.used == 0
+    }
+
     /// Returns whether a tenant that holds `places` of `total` has fewer than its weight is due.
     #[must_use]
     pub fn leaves_room(&self, tenant: &Tenant, places: usize, total: usize) -> bool {

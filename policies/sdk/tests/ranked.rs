@@ -229,6 +229,35 @@ fn a_placement_changes_the_ranks_on_its_whole_device() {
     assert_eq!(placed, [Some(0), Some(2), Some(1), Some(3)]);
 }
 
+/// Tests a group whose two executors are full, on a device that never has room for the requests 9 and 11.
+#[test]
+fn a_group_serves_a_request_or_not_by_its_length_whichever_was_asked_about_before() {
+    let loads = [used(0, 4), used(1, 4), load(2), load(3)];
+    let mut policy = told(idlest::instance(), &loads);
+    let of_group = |id| {
+        Change::Executor(ExecutorInfo {
+            group: 5,
+            ..executor(id)
+        })
+    };
+    let small = Change::Device(Device {
+        blocks_total: 20,
+        ..with_blocks(20)
+    });
+    let asks = [(9, 400), (10, 100), (11, 400)].map(|(id, prompt_tokens)| {
+        Change::Waiting(Request {
+            prompt_tokens,
+            group: Some(5),
+            ..request(id)
+        })
+    });
+    let rows = [of_group(0), of_group(1), small].into_iter().chain(asks);
+    policy.observe(1, Extent::SinceLast, rows.collect());
+    assert_eq!(route(&mut *policy, 9..=11), [Some(2), None, Some(3)]);
+    policy.observe(2, Extent::SinceLast, Vec::new());
+    assert_eq!(route(&mut *policy, 10..=11), [None, Some(2)]);
+}
+
 /// A request of whose prompt the device of executor 1 has so many tokens.
 fn held(id: u64, device_tokens: u32) -> Cached {
     Cached {
@@ -244,10 +273,14 @@ fn held(id: u64, device_tokens: u32) -> Cached {
 
 /// The row of the device with so many free blocks.
 fn with_free(blocks_free: u32) -> Change {
-    Change::Device(Device {
+    Change::Device(with_blocks(blocks_free))
+}
+
+fn with_blocks(blocks_free: u32) -> Device {
+    Device {
         blocks_free,
         ..device(0)
-    })
+    }
 }
 
 /// Tests a prompt of 7 blocks on a device with 2 free ones, where others hold 5 of it, or 4.

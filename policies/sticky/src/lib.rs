@@ -13,14 +13,12 @@
 
 mod homes;
 
-use std::collections::BTreeMap;
-
 use pointsman_sdk::wire::explanation::Candidate;
 use pointsman_sdk::wire::routing::Verdict;
 use pointsman_sdk::wire::types::Health;
 use pointsman_sdk::{
-    Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, Mirror, Pick, Place,
-    Policy, Ranking, Readiness, Router, Setting, Turns, explain, export,
+    Case, Description, Executor, ExecutorIndex, Explanation, Feed, Fleet, KnownGroups, Mirror,
+    Pick, Place, Policy, Ranking, Readiness, Router, Setting, Turns, explain, export,
 };
 
 use homes::{Claimants, Homes, claim};
@@ -64,9 +62,8 @@ pub struct Sticky {
     ranking: Ranking<Readiness>,
     /// Executors for requests with a session: the live ones, with room or without.
     homes: Homes,
-    /// Groups and models, with a flag if a live executor of the group serves the model. Found since
-    /// the last `observe`.
-    groups: BTreeMap<(u32, Option<u32>), bool>,
+    /// Groups that were found to serve models, or not to, since the last `observe`.
+    groups: KnownGroups,
 }
 
 pointsman_sdk::reasons! {
@@ -103,7 +100,7 @@ impl Policy for Sticky {
             turns: Turns::default(),
             ranking: Ranking::default(),
             homes: Homes::default(),
-            groups: BTreeMap::new(),
+            groups: KnownGroups::default(),
         })
     }
 
@@ -228,15 +225,8 @@ impl Sticky {
     fn group(&mut self, case: &Case<'_>) -> Option<u32> {
         let request = case.request;
         let group = request.group.filter(|_| case.hold_end().is_some())?;
-        let found = || self.homes.has_group(case, group);
-        // Found once for all requests that differ in nothing else.
-        let serves = if request.allowed.is_none() && request.failed_on.is_none() {
-            let known = self.groups.entry((group, request.model));
-            *known.or_insert_with(found)
-        } else {
-            found()
-        };
-        serves.then_some(group)
+        let find = || self.homes.has_group(case, group);
+        self.groups.serves(case, group, find).then_some(group)
     }
 }
 

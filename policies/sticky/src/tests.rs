@@ -1,9 +1,11 @@
 //! Sessions over fleets, by the hash computed independently.
 
 use pointsman_sdk::Instance;
-use pointsman_sdk::fixture::{at, bounds, cached, executor, load, request};
+use pointsman_sdk::fixture::{at, bounds, cached, device, executor, load, request};
 use pointsman_sdk::wire::routing::Choice;
-use pointsman_sdk::wire::types::{Change, Extent, Health, Name, NameKind, Request};
+use pointsman_sdk::wire::types::{
+    Change, Device, ExecutorInfo, ExecutorLoad, Extent, Health, Name, NameKind, Request,
+};
 
 use super::instance;
 
@@ -85,6 +87,40 @@ fn whose_turn_it_is_survives_a_reload() {
     let mut after = policy(&[0, 1, 2], requests());
     after.restore(before.snapshot()).unwrap();
     assert_eq!(route(&mut after, 2..4), [2, 0]);
+}
+
+/// Tests a group whose executor is full, on a device that never has room for the first request and the last.
+#[test]
+fn a_group_serves_a_request_or_not_by_its_length_whichever_was_asked_about_before() {
+    let of_length = |id, prompt_tokens| Request {
+        prompt_tokens,
+        group: Some(5),
+        ..request(id)
+    };
+    let requests = vec![of_length(0, 400), of_length(1, 100), of_length(2, 400)];
+    let mut policy = policy(&[0, 1, 2], requests);
+    let full_and_small = vec![
+        Change::Executor(ExecutorInfo {
+            group: 5,
+            ..executor(0)
+        }),
+        Change::Load(ExecutorLoad {
+            slots_used: 4,
+            ..load(0)
+        }),
+        Change::Device(Device {
+            blocks_total: 20,
+            blocks_free: 20,
+            ..device(0)
+        }),
+    ];
+    policy.observe(0, Extent::SinceLast, full_and_small);
+    let verdicts = policy.route(at(0), (0..3).map(cached).collect());
+    let held = verdicts.iter();
+    let held: Vec<bool> = held
+        .map(|verdict| matches!(verdict.choice, Choice::Hold(_)))
+        .collect();
+    assert_eq!(held, [false, true, false]);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{at, cached, device, load, request, tenant};
 use pointsman_sdk::wire::routing::{Choice, Verdict};
 use pointsman_sdk::wire::types::{
-    Cached, Change, Completion, Device, ExecutorLoad, Extent, Overlap, Request, Tenant,
+    Cached, Change, Completion, Device, ExecutorLoad, Extent, Name, NameKind, Overlap, Request,
+    Tenant,
 };
 
 use super::{Fleet, MEMORY, placed};
@@ -38,6 +39,40 @@ fn completed(id: u64, prompt_tokens: u64, ttft: u64) -> Change {
     })
 }
 
+/// The tokens of the prompt of this number, and those that are pending when it is placed.
+fn tokens(number: u64) -> (u64, u64) {
+    (100 + number * 37 % 900, number * 53 % 7 * 200)
+}
+
+/// Has the prompt of this number come and be placed on executor 0.
+fn place(policy: &mut dyn Instance, number: u64, now: u64) {
+    let (own, before) = tokens(number);
+    let id = 100 + number;
+    let arrives = Change::Waiting(Request {
+        prompt_tokens: u32::try_from(own).unwrap(),
+        arrived: now - 5_000,
+        allowed: Some(vec![0]),
+        ..request(id)
+    });
+    policy.observe(now, Extent::SinceLast, vec![pending(before), arrives]);
+    let verdicts = policy.route(at(now), vec![cached(id)]);
+    assert_eq!(verdicts[0].choice, placed(&[0]));
+}
+
+/// Has it end; its first token came after its own tokens and the `waited` part of those that were pending.
+fn end(policy: &mut dyn Instance, number: u64, now: u64, waited: fn(u64) -> u64) {
+    let (own, before) = tokens(number);
+    let id = 100 + number;
+    let completed = completed(id, own, 5_000 + prefill(own + waited(before)));
+    let ended = vec![Change::WaitingGone(id), completed];
+    policy.observe(now, Extent::SinceLast, ended);
+}
+
+/// Microseconds that so many tokens take.
+fn prefill(tokens: u64) -> u64 {
+    30_000 + MICROS_PER_TOKEN * tokens
+}
+
 /// A fleet of three, on whose first executor prompts were computed; each had its first token after its own
 /// tokens and the `waited` part of those that were pending.
 fn taught(waited: fn(u64) -> u64) -> Box<dyn Instance> {
@@ -48,22 +83,11 @@ fn taught(waited: fn(u64) -> u64) -> Box<dyn Instance> {
 fn taught_by(settings: &str, waited: fn(u64) -> u64) -> Box<dyn Instance> {
     let mut policy = Fleet::of_three().policy(settings, Vec::new());
     for number in 0..LEARNT {
-        let id = 100 + number;
-        let (own, before) = (100 + number * 37 % 900, number * 53 % 7 * 200);
         let now = 1_000_000 * (number + 1);
-        let arrives = Change::Waiting(Request {
-            prompt_tokens: u32::try_from(own).unwrap(),
-            arrived: now - 5_000,
-            allowed: Some(vec![0]),
-            ..request(id)
-        });
-        policy.observe(now, Extent::SinceLast, vec![pending(before), arrives]);
-        let verdicts = policy.route(at(now), vec![cached(id)]);
-        assert_eq!(verdicts[0].choice, placed(&[0]));
-        let prefill = 30_000 + MICROS_PER_TOKEN * (own + waited(before));
-        let completed = completed(id, own, 5_000 + prefill);
-        let ended = vec![Change::WaitingGone(id), completed];
-        policy.observe(now + 5_000 + prefill, Extent::SinceLast, ended);
+        place(&mut *policy, number, now);
+        let (own, before) = tokens(number);
+        let took = 5_000 + prefill(own + waited(before));
+        end(&mut *policy, number, now + took, waited);
     }
     policy
 }
@@ -92,6 +116,20 @@ fn a_prefix_outweighs_pending_prefill_where_prompts_were_seen_not_to_wait_for_it
     assert_eq!(choice(&mut *waits), placed(&[1, 2, 0]));
     let mut does_not = taught(|_| 0);
     assert_eq!(choice(&mut *does_not), placed(&[0, 1, 2]));
+}
+
+#[test]
+fn executors_are_learnt_of_where_more_are_in_flight_than_are_waited_for() {
+    const IN_FLIGHT: u64 = 2048;
+    let mut policy = Fleet::of_three().policy(MEMORY, Vec::new());
+    for number in 0..IN_FLIGHT + 512 {
+        let now = 100_000 * (number + 1);
+        place(&mut *policy, number, now);
+        if let Some(oldest) = number.checked_sub(IN_FLIGHT) {
+            end(&mut *policy, oldest, now, |_| 0);
+        }
+    }
+    assert_eq!(choice(&mut *policy), placed(&[0, 1, 2]));
 }
 
 #[test]
@@ -228,4 +266,39 @@ fn a_prompt_is_held_for_the_executor_that_has_most_of_it_until_others_would_be_s
     let waiting = verdicts.iter().take_while(is_held).count();
     assert_eq!(waiting, 6, "{verdicts:?}");
     assert_eq!(verdicts[waiting].choice, placed(&[1, 2, 0]));
+}
+
+#[test]
+fn an_explanation_says_that_a_prompt_waits_for_the_executor_that_has_most_of_it() {
+    let held = Overlap {
+        executor: 0,
+        device_tokens: 16_000,
+        host_tokens: 0,
+        disk_tokens: 0,
+    };
+    let asked = || Cached {
+        overlaps: Some(vec![held]),
+        ..cached(1)
+    };
+    let mut policy = taught_by(r#"{"prefill-max": 8192}"#, |pending| pending);
+    let verdicts = behind(&mut *policy, 8193, vec![asked()], None);
+    assert_eq!(verdicts[0].reason, Reason::Prefilling.index());
+    let now = 1_000_000_000;
+    let name = Change::Name(Name {
+        kind: NameKind::Executor,
+        id: 0,
+        text: "gpu-0".into(),
+    });
+    policy.observe(now, Extent::SinceLast, vec![name]);
+    let row = Request {
+        prompt_tokens: 20_000,
+        arrived: now,
+        ..request(1)
+    };
+    let rows = policy.explain(at(now), row, asked());
+    let notes = rows.iter().map(|row| (row.eligible, row.note.as_str()));
+    let notes: Vec<_> = notes.collect();
+    let first = "8193 tokens of other prompts are prefilled there first";
+    let other = "the request waits for gpu-0";
+    assert_eq!(notes, [(false, first), (false, other), (false, other)]);
 }

@@ -14,15 +14,9 @@ impl Tenants {
         let mut bytes = Vec::with_capacity(self.accounts.len() * ENTRY_BYTES);
         for (tenant, account) in &self.accounts {
             bytes.extend(tenant.to_le_bytes());
-            for counter in [
-                account.total,
-                account.seen,
-                account.served.minute,
-                account.served.here,
-                account.served.before,
-            ] {
-                bytes.extend(counter.to_le_bytes());
-            }
+            bytes.extend(account.total.to_le_bytes());
+            bytes.extend(account.seen.to_le_bytes());
+            account.served.put(&mut bytes);
             bytes.extend(account.spent.to_le_bytes());
         }
         bytes
@@ -53,11 +47,7 @@ fn entry(left: &mut &[u8]) -> Option<(u32, Account)> {
     let account = Account {
         total: take_u64(left)?,
         seen: take_u64(left)?,
-        served: LastMinute {
-            minute: take_u64(left)?,
-            here: take_u64(left)?,
-            before: take_u64(left)?,
-        },
+        served: LastMinute::taken(left)?,
         spent: u128::from_le_bytes(take(left)?),
     };
     Some((tenant, account))

@@ -1,5 +1,7 @@
 //! Arrivals behind a line that moves by one request a second.
 
+mod surges;
+
 use std::ops::RangeInclusive;
 
 use pointsman_sdk::Instance;
@@ -10,7 +12,6 @@ use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass, Stage, T
 
 use crate::admit::CHECKS_MAX;
 use crate::instance;
-use crate::reason::Reason;
 
 const BUSY: u32 = 1;
 const CALM: u32 = 2;
@@ -281,10 +282,79 @@ fn how_fast_a_line_moves_survives_a_reload() {
     stranger.observe(NOW, Extent::Everything, rows());
     let admitted = choice(&mut *stranger, arrival(BUSY, 19));
     assert_eq!(admitted, Choice::Admit);
-    // The one line takes the first 121 bytes.
-    for length in 0..121 {
+    // The one line takes the first 134 bytes, and the tokens computed anew 24.
+    for length in 0..158 {
         assert!(fresh().restore(whole[..length].to_vec()).is_err());
     }
+}
+
+/// Everything is told again after a fault, when some have left of whom nothing was told.
+#[test]
+fn a_time_of_which_nothing_was_told_does_not_count() {
+    let verdict = |secs: u64, unseen: u64| {
+        let now = NOW + secs * SECOND;
+        let mut successor = configured(r#"{"late-tolerance": 0}"#);
+        assert_eq!(successor.restore(policy("{}").snapshot()), Ok(()));
+        let line = (LEFT + unseen + 1..=LEFT + 24).map(|id| Change::Waiting(waiting(BUSY, id)));
+        let tenants = [BUSY, CALM].map(|id| Change::Tenant(tenant(id)));
+        let rows = tenants.into_iter().chain(line).collect();
+        successor.observe(now, Extent::Everything, rows);
+        let new = Request {
+            arrived: now,
+            deadline: Some(now + 20 * SECOND),
+            ..arrival(BUSY, 0)
+        };
+        verdict_at(now, &mut *successor, new).choice
+    };
+    // One a second still, and 20 or 21 are before it.
+    assert_eq!(verdict(4, 4), Choice::Admit);
+    assert_eq!(verdict(4, 3), Choice::Shed(1));
+    // After a while nothing is known any more.
+    assert_eq!(verdict(5, 0), Choice::Admit);
+    assert_eq!(verdict(3600, 0), Choice::Admit);
+}
+
+#[test]
+fn who_is_pinned_is_only_before_those_that_are_pinned_alike() {
+    let mut policy = configured("{}");
+    let pinned = |request| Request {
+        allowed: Some(vec![3, 7]),
+        ..request
+    };
+    let came = (1..=LEFT + 24).map(|id| Change::Waiting(pinned(waiting(BUSY, id))));
+    let tenants = [BUSY, CALM].map(|id| Change::Tenant(tenant(id)));
+    let rows = tenants.into_iter().chain(came).collect();
+    policy.observe(10 * SECOND, Extent::Everything, rows);
+    for id in 1..=LEFT {
+        let gone = vec![Change::WaitingGone(id)];
+        policy.observe((10 + id) * SECOND, Extent::SinceLast, gone);
+    }
+    let late = choice(&mut *policy, pinned(arrival(BUSY, 1)));
+    assert_eq!(late, Choice::Shed(23));
+    let elsewhere = Request {
+        allowed: Some(vec![3]),
+        ..arrival(BUSY, 1)
+    };
+    for other in [elsewhere, arrival(BUSY, 1)] {
+        assert_eq!(choice(&mut *policy, other), Choice::Admit);
+    }
+}
+
+#[test]
+fn who_is_pinned_is_behind_those_of_its_model_that_are_not() {
+    let verdict = |model: Option<u32>| {
+        let class = RequestClass::LatencyCritical;
+        let ten_seconds = r#"{"wait-max": 10000}"#;
+        let mut policy = moved_of(class, ten_seconds, 1..=LEFT + 24, LEFT);
+        let pinned = Request {
+            model,
+            allowed: Some(vec![3]),
+            ..hurried_at(NOW)
+        };
+        choice(&mut *policy, pinned)
+    };
+    assert_eq!(verdict(None), Choice::Shed(14));
+    assert_eq!(verdict(Some(7)), Choice::Admit);
 }
 
 #[test]
@@ -326,115 +396,6 @@ fn hurried_at(now: u64) -> Request {
         deadline: None,
         ..hurried(arrival(BUSY, 0))
     }
-}
-
-/// Six come each second, and are turned away, while one leaves the line of 24, for nine seconds.
-#[test]
-fn a_hurried_arrival_waits_no_more_than_half_a_second_in_a_surge() {
-    let surging = |settings: &str| {
-        let mut policy = policy(settings);
-        let line = (LEFT + 1..=LEFT + 24).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
-        policy.observe(NOW, Extent::SinceLast, line.collect());
-        for sec in 0..9 {
-            let came = (0..6).map(|idx| 200 + 6 * sec + idx);
-            let turned_away = came.flat_map(|id| {
-                let came = Request {
-                    id,
-                    ..arrival(BUSY, 0)
-                };
-                [Change::Waiting(came), Change::WaitingGone(id)]
-            });
-            let left = Change::WaitingGone(LEFT + 1 + sec);
-            let rows = turned_away.chain([left]).collect();
-            policy.observe(NOW + sec * SECOND, Extent::SinceLast, rows);
-        }
-        policy
-    };
-    let verdict = |settings: &str, class, deadline: Option<u64>| {
-        let now = NOW + 9 * SECOND;
-        let new = Request {
-            arrived: now,
-            class,
-            deadline: deadline.map(|secs| now + secs * SECOND),
-            ..arrival(BUSY, 0)
-        };
-        verdict_at(now, &mut *surging(settings), new)
-    };
-    const HURRIED: RequestClass = RequestClass::LatencyCritical;
-    let refused = verdict("{}", HURRIED, None);
-    assert_eq!(refused.choice, Choice::Shed(15));
-    assert_eq!(refused.reason, Reason::Surge.index());
-    // Those who said that they can wait do, and so do all where the operator says so.
-    let admitted = [
-        verdict("{}", RequestClass::Throughput, None),
-        verdict("{}", HURRIED, Some(20)),
-        verdict(r#"{"surge-wait-max": 16000}"#, HURRIED, None),
-    ];
-    for verdict in admitted {
-        assert_eq!(verdict.choice, Choice::Admit);
-    }
-    // It has ended once few come.
-    let mut policy = surging("{}");
-    let now = NOW + 17 * SECOND;
-    let gone = (LEFT + 10..LEFT + 20).map(Change::WaitingGone);
-    policy.observe(now - SECOND, Extent::SinceLast, gone.collect());
-    let verdict = verdict_at(now, &mut *policy, hurried_at(now));
-    assert_eq!(verdict.choice, Choice::Admit);
-}
-
-/// Of thirty seconds that a request may be held.
-#[test]
-fn a_line_half_as_long_as_holds_may_last_is_a_surge_once_they_run_out() {
-    let verdict = |behind: u64, hold_end: Option<u64>| {
-        let mut policy = moved("{}", 1..=LEFT + 1 + behind, LEFT);
-        let line = (LEFT + 1..=LEFT + 1 + behind).map(|id| {
-            Change::Waiting(Request {
-                hold_end: hold_end.filter(|_| id == LEFT + 1),
-                ..hurried(waiting(BUSY, id))
-            })
-        });
-        policy.observe(NOW, Extent::SinceLast, line.collect());
-        let leaves = vec![Change::WaitingGone(LEFT + 1)];
-        policy.observe(NOW + SECOND, Extent::SinceLast, leaves);
-        verdict_at(NOW + SECOND, &mut *policy, hurried_at(NOW + SECOND))
-    };
-    let refused = verdict(15, Some(NOW + SECOND));
-    assert_eq!(refused.choice, Choice::Shed(15));
-    assert_eq!(refused.reason, Reason::Surge.index());
-    assert_eq!(verdict(14, Some(NOW + SECOND)).choice, Choice::Admit);
-    // Held for less, and not at all.
-    assert_eq!(verdict(15, Some(NOW + 2 * SECOND)).choice, Choice::Admit);
-    assert_eq!(verdict(15, None).choice, Choice::Admit);
-}
-
-/// The line is empty most of the time, and most of those who come have a place at once.
-#[test]
-fn who_finds_nobody_waiting_makes_no_surge() {
-    let mut policy = policy("{}");
-    let line = (LEFT + 1..=LEFT + 24).map(Change::WaitingGone);
-    policy.observe(NOW, Extent::SinceLast, line.collect());
-    for sec in 1..=12 {
-        let now = NOW + sec * SECOND;
-        let placed = (0..6).flat_map(|idx| {
-            let id = 200 + 7 * sec + idx;
-            let came = Request {
-                id,
-                ..arrival(BUSY, 0)
-            };
-            [Change::Waiting(came), Change::WaitingGone(id)]
-        });
-        policy.observe(now, Extent::SinceLast, placed.collect());
-        let waits = 206 + 7 * sec;
-        let joins = vec![Change::Waiting(hurried(waiting(BUSY, waits)))];
-        policy.observe(now, Extent::SinceLast, joins);
-        let leaves = vec![Change::WaitingGone(waits)];
-        policy.observe(now + SECOND / 10, Extent::SinceLast, leaves);
-    }
-    let now = NOW + 13 * SECOND;
-    let line = (400..412).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
-    policy.observe(now, Extent::SinceLast, line.collect());
-    let verdict = verdict_at(now, &mut *policy, hurried_at(now));
-    assert_eq!(verdict.choice, Choice::Admit);
 }
 
 /// Tells the policy what it is told before a question about engines.
@@ -495,35 +456,4 @@ fn who_waited_when_victims_were_asked_for_has_not_left_before() {
     };
     // It goes on, and 24 have left within thirty seconds: forty would take fifty.
     assert_eq!(verdict_at(now, &mut *policy, new).choice, Choice::Shed(30));
-}
-
-/// A surge of an hour ago, whose last requests left while nothing but engines was asked about.
-#[test]
-fn a_surge_ends_with_its_line_though_nothing_is_asked_meanwhile() {
-    let mut policy = configured("{}");
-    let tenants = vec![Change::Tenant(tenant(BUSY))];
-    policy.observe(10 * SECOND, Extent::Everything, tenants);
-    // At one a second, 76 are more than a minute's.
-    for sec in 0..20 {
-        let came = (0..5).map(|idx| Change::Waiting(hurried(waiting(BUSY, 100 + 5 * sec + idx))));
-        let met = Request {
-            id: 1000 + sec,
-            ..hurried(arrival(BUSY, 0))
-        };
-        let left = [
-            Change::WaitingGone(100 + sec),
-            Change::WaitingGone(999 + sec),
-        ];
-        let rows = came.chain([Change::Waiting(met)]).chain(left).collect();
-        policy.observe((11 + sec) * SECOND, Extent::SinceLast, rows);
-    }
-    let surging = verdict_at(31 * SECOND, &mut *policy, hurried_at(31 * SECOND));
-    assert_eq!(surging.reason, Reason::Surge.index());
-    let now = 3631 * SECOND;
-    tell_of_engines(now - SECOND, &mut *policy);
-    let gone = (120..200).map(Change::WaitingGone);
-    let came = (300..340).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
-    policy.observe(now, Extent::SinceLast, gone.chain(came).collect());
-    let verdict = verdict_at(now, &mut *policy, hurried_at(now));
-    assert_eq!(verdict.choice, Choice::Admit);
 }

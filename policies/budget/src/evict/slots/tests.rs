@@ -129,6 +129,20 @@ fn what_is_computed_again_for_slots_is_a_part_of_what_is_served() {
 }
 
 #[test]
+fn what_is_computed_again_for_slots_counts_after_a_reload() {
+    let settings = r#"{"take-slots": "urgent"}"#;
+    let mut before = policy(settings, 20_000, critical());
+    assert!(gives_way(&mut *before, NOW));
+    let after = |snapshot: Vec<u8>| {
+        let mut after = policy(settings, 20_000, critical());
+        assert_eq!(after.restore(snapshot), Ok(()));
+        gives_way(&mut *after, NOW)
+    };
+    assert!(!after(before.snapshot()));
+    assert!(after(policy(settings, 20_000, critical()).snapshot()));
+}
+
+#[test]
 fn a_victim_that_is_moved_to_host_memory_costs_nothing() {
     let mut policy = policy(r#"{"take-slots": "urgent"}"#, 0, critical());
     assert!(!gives_way(&mut *policy, NOW));
