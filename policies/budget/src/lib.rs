@@ -121,7 +121,6 @@ impl Admission for Budget {
         arrivals: &[AskedRequest],
         room: u32,
     ) -> Vec<Verdict> {
-        self.queue.lines.forget_gone(mirror);
         self.queue.lines.told_until(at.now);
         let books = Books {
             mirror,
@@ -129,17 +128,9 @@ impl Admission for Budget {
             tenants: &self.tenants,
             now: at.now,
         };
-        let verdicts: Vec<Verdict> = {
-            let mut door = Door::new(books, &self.settings, room);
-            let verdicts = arrivals.iter().map(|asked| door.verdict(asked.request));
-            verdicts.collect()
-        };
-        for (asked, verdict) in arrivals.iter().zip(&verdicts) {
-            if let Some(request) = mirror.request(asked.request) {
-                self.queue.lines.answered(request, verdict.choice, at.now);
-            }
-        }
-        verdicts
+        let mut door = Door::new(books, &self.settings, room);
+        let verdicts = arrivals.iter().map(|asked| door.verdict(asked.request));
+        verdicts.collect()
     }
 }
 

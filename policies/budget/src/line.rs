@@ -1,9 +1,6 @@
 //! The lines: who waits for which model, parked requests included, and how fast they come and leave. Those that are pinned to
 //! executors are in lines of their own, and come after those of their model that are not, too.
 //!
-//! Where others wait, an arrival has come to their line once it waits too or is refused. One that has a place at once has not.
-//! One that is not met before it waits was let in by another policy, as beside a canary, and came when it arrived.
-//!
 //! The requests follow the rows. How fast a line moves outlasts them: it is kept while all rows are told again, and in
 //! the policy's snapshot.
 //!
@@ -15,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pointsman_sdk::rendezvous::split_mix;
 use pointsman_sdk::snapshot::{put_len, put_option, take_option, take_u32, take_u64};
-use pointsman_sdk::wire::admission::Choice;
 use pointsman_sdk::wire::types::{Request, Stage};
 use pointsman_sdk::{Bounds, Mirror, Urgency};
 
@@ -44,10 +40,8 @@ struct LineKey {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines {
     lines: BTreeMap<LineKey, Line>,
-    /// Requests that arrived, by the rows that are being told.
-    arrived: Vec<(LineKey, Urgency, u64)>,
-    /// Arrivals that met others who wait. Rows will tell whether they wait too or have a place at once.
-    met: BTreeSet<u64>,
+    /// Requests that came, by the rows that are being told.
+    came: Vec<(LineKey, Urgency)>,
     /// The lines that somebody joins or leaves, by the rows that are being told.
     moved: BTreeSet<LineKey>,
     /// The time up to which it is told who waits, in microseconds.
@@ -69,7 +63,7 @@ enum Telling {
     All,
 }
 
-/// The requests that wait in one line.
+/// The requests that wait for one model.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) pace: Pace,
@@ -80,8 +74,6 @@ pub(crate) struct Line {
     by_tenant: BTreeMap<u32, Ranks>,
     /// Requests that join, by the rows that are being told.
     joined: usize,
-    /// Times at which the ones among them came that had arrived where others wait, in microseconds.
-    came: Vec<u64>,
     /// Requests that leave, by those rows: the time until which routing could hold each, in microseconds.
     left: Vec<Option<u64>>,
 }
@@ -131,12 +123,8 @@ impl Lines {
         after: Option<&Request>,
     ) {
         self.begin(mirror.now());
-        match (before, after) {
-            (None, Some(request)) => self.arrives(request),
-            (Some(request), None) => {
-                self.met.remove(&request.id);
-            }
-            (None, None) | (Some(_), Some(_)) => {}
+        if let (None, Some(request)) = (before, after) {
+            self.comes(request);
         }
         self.line_up(mirror.now(), before, after);
     }
@@ -165,7 +153,7 @@ impl Lines {
         }
     }
 
-    /// Takes note of all rows that were told: who arrived meets those who wait now, in whatever order the rows were. `wait_max`
+    /// Takes note of all rows that were told: who came meets those who wait now, in whatever order the rows were. `wait_max`
     /// is how long one may wait who is in a hurry, in microseconds.
     pub(crate) fn told(&mut self, mirror: &Mirror, wait_max: u64) {
         let now = mirror.now();
@@ -185,13 +173,12 @@ impl Lines {
                 line.empty_since.get_or_insert(now);
             }
         }
-        self.arrived.sort_unstable();
-        for (key, urgency, id) in self.arrived.drain(..) {
+        self.came.sort_unstable();
+        for (key, urgency) in self.came.drain(..) {
             let line = self.lines.get_mut(&key);
             if let Some(line) = line.filter(|line| line.empty_since.is_none()) {
                 let longest = line.longest(mirror.bounds(), wait_max);
                 line.meets(urgency, now, longest);
-                self.met.insert(id);
             }
         }
         self.told_until(now);
@@ -202,39 +189,11 @@ impl Lines {
         self.told_at = now;
     }
 
-    /// Forgets arrivals whose rows are gone. Call it once all rows are told: to tell everything again may take many calls.
-    pub(crate) fn forget_gone(&mut self, mirror: &Mirror) {
-        self.met.retain(|id| mirror.request(*id).is_some());
-    }
-
-    /// Takes note of an arrival that is refused where others wait, by this policy's answer at `now`, in microseconds.
-    pub(crate) fn answered(&mut self, request: &Request, choice: Choice, now: u64) {
-        if request.stage != Stage::Arrived || !matches!(choice, Choice::Shed(_)) {
-            return;
-        }
-        let line = self.lines.get_mut(&LineKey::of(request));
-        if let Some(line) = line.filter(|line| line.empty_since.is_none()) {
-            self.met.remove(&request.id);
-            line.surge.comes(now);
-        }
-    }
-
-    /// Takes note of a request that is new: it arrives, or another policy has let it in since the last telling.
-    fn arrives(&mut self, request: &Request) {
-        let key = LineKey::of(request);
-        let is_recent = request.arrived > self.told_at;
-        let is_met = self.telling == Telling::All && !is_recent;
+    fn comes(&mut self, request: &Request) {
+        let is_met = self.telling == Telling::All && request.arrived <= self.told_at;
         if request.stage == Stage::Arrived && !is_met {
-            let arrival = (key, Urgency::from(request), request.id);
-            self.arrived.push(arrival);
-        }
-        // Of what is told anew nobody knows whether others waited.
-        let is_let_in = waits(&request) && is_recent && request.attempts == 0;
-        if is_let_in && self.telling == Telling::Changed {
-            let line = self.lines.get_mut(&key);
-            if let Some(line) = line.filter(|line| line.empty_since.is_none()) {
-                line.came.push(request.arrived);
-            }
+            self.came
+                .push((LineKey::of(request), Urgency::from(request)));
         }
     }
 
@@ -267,9 +226,6 @@ impl Lines {
         let line = line.or_insert_with(|| Line::beginning(now));
         line.put_in(request);
         line.joined += 1;
-        if self.met.remove(&request.id) {
-            line.came.push(now);
-        }
     }
 
     fn leave(&mut self, request: &Request) {
@@ -281,7 +237,7 @@ impl Lines {
         }
     }
 
-    /// The lines that have not ended, without those who wait in them, and the arrivals that met some, as bytes with their numbers before them.
+    /// The lines that have not ended, without those who wait in them, as bytes with their number before them.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
         let lines = self.lines.iter();
         let lines = lines.filter(|(_, line)| !line.has_ended(self.told_at));
@@ -295,9 +251,6 @@ impl Lines {
             line.pace.put(&mut bytes);
             line.surge.put(&mut bytes);
         }
-        put_len(&mut bytes, self.met.len());
-        let met = self.met.iter();
-        bytes.extend(met.flat_map(|id| id.to_le_bytes()));
         bytes
     }
 
@@ -331,9 +284,6 @@ impl Lines {
             };
             lines.lines.insert(key, line);
         }
-        for _ in 0..take_u32(state)? {
-            lines.met.insert(take_u64(state)?);
-        }
         Some(lines)
     }
 }
@@ -350,11 +300,10 @@ impl Line {
         Self {
             pace: Pace::beginning(now),
             surge: Surge::beginning(now),
-            empty_since: Some(now),
+            empty_since: None,
             waiting: Ranks::default(),
             by_tenant: BTreeMap::new(),
             joined: 0,
-            came: Vec::new(),
             left: Vec::new(),
         }
     }
@@ -362,7 +311,6 @@ impl Line {
     /// Takes note of those that have joined and left since `told_at`, in microseconds, in whatever order their rows were.
     fn settle(&mut self, told_at: u64, now: u64) {
         let joined = std::mem::take(&mut self.joined);
-        let mut came = std::mem::take(&mut self.came);
         let mut left = std::mem::take(&mut self.left);
         let waited = (self.waiting.len() + left.len()).saturating_sub(joined);
         let told = self.pace;
@@ -371,15 +319,11 @@ impl Line {
             told_at.saturating_add(time).min(now)
         };
         left.sort_unstable();
-        came.sort_unstable();
-        let mut came = came.into_iter().peekable();
         for (number, hold_end) in (1..).zip(&left) {
             let at = left_at(number);
-            self.surge.come_before(at, &mut came);
             self.pace.leaves(at);
             self.surge.leaves(at, *hold_end);
         }
-        self.surge.come_before(now, &mut came);
         if waited > 0 && left.len() >= waited {
             self.empty_since = Some(left_at(waited));
         }
@@ -387,9 +331,6 @@ impl Line {
             self.empty_since.get_or_insert(now);
         } else if let Some(since) = self.empty_since.take() {
             self.goes_on(since, now);
-        }
-        for at in came {
-            self.surge.comes(at);
         }
     }
 
@@ -411,9 +352,9 @@ impl Line {
         empty.is_some_and(|time| time >= REST)
     }
 
-    /// Has an arrival meet those who wait. A line with a wait of `longest` is a surge, in microseconds.
+    /// Has a request come where somebody waits, which may not be let in. A line with a wait of `longest` is a surge, in microseconds.
     fn meets(&mut self, urgency: Urgency, now: u64, longest: u64) {
-        self.surge.look(now);
+        self.surge.comes(now);
         let wait = self.pace.time_for(self.ahead(urgency), now);
         if wait.is_some_and(|wait| wait >= longest) {
             self.surge.begins();

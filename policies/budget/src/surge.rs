@@ -4,13 +4,11 @@
 //! late, too, and serves no more of them than a short one does.
 //!
 //! A surge begins where half as many more come as leave, or where the line has become as long as one may wait who is in a hurry, and a minute: or half as long
-//! as routing may hold a request, where holds run out. It ends with the line, or where half as many come as leave. Who has a place at once does not count.
+//! as routing may hold a request, where holds run out. It ends with the line, or where half as many come as leave. Who finds nobody waiting has a place at once, and does not count.
 //!
 //! Both are counted in spans of five seconds, of which the last whole one and the present one count, together and the present
 //! one alone. So requests that come together are no surge, and neither are clients that
 //! send a request for each that was answered, however many they are and however they began.
-
-use std::iter::Peekable;
 
 use pointsman_sdk::snapshot::{take, take_u64};
 
@@ -56,28 +54,15 @@ impl Surge {
         }
     }
 
-    /// Returns whether there is a surge, as of the last look.
+    /// Returns whether there is a surge, as of the last request that came.
     pub(crate) fn lasts(&self) -> bool {
         self.lasts
     }
 
-    /// Counts a request that comes at `now` where others wait: it waits too, or is refused.
+    /// Counts a request that comes at `now` and finds others waiting, whatever becomes of it.
     pub(crate) fn comes(&mut self, now: u64) {
         self.pass(now);
         self.present.came += 1;
-        self.look(now);
-    }
-
-    /// Counts the first of those that came at these times, in ascending order: the ones before `now`.
-    pub(crate) fn come_before(&mut self, now: u64, came: &mut Peekable<impl Iterator<Item = u64>>) {
-        while let Some(at) = came.next_if(|at| *at < now) {
-            self.comes(at);
-        }
-    }
-
-    /// Looks whether there is a surge at `now`.
-    pub(crate) fn look(&mut self, now: u64) {
-        self.pass(now);
         let Some(last) = self.last else {
             return;
         };

@@ -3,7 +3,7 @@
 use pointsman_sdk::Instance;
 use pointsman_sdk::fixture::{SECOND, asked, at, tenant};
 use pointsman_sdk::wire::admission::Choice;
-use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass, Stage, Tenant};
+use pointsman_sdk::wire::types::{Change, Extent, Request, RequestClass, Tenant};
 
 use super::{
     BUSY, CALM, LEFT, NOW, arrival, configured, hurried, hurried_at, moved, policy,
@@ -17,15 +17,13 @@ enum Fate {
     Refused,
     /// They have a place at once.
     Placed,
-    /// They wait.
-    Queued,
 }
 
 /// Has arrivals come at a time, and asks about them.
 fn come(policy: &mut dyn Instance, now: u64, (ids, fate): (&[u64], Fate)) {
     let may_wait = match fate {
         Fate::Refused => 0,
-        Fate::Placed | Fate::Queued => 1000,
+        Fate::Placed => 1000,
     };
     let came = |id: &u64| Request {
         id: *id,
@@ -37,13 +35,7 @@ fn come(policy: &mut dyn Instance, now: u64, (ids, fate): (&[u64], Fate)) {
         let is_refused = matches!(verdict.choice, Choice::Shed(_));
         assert_eq!(is_refused, fate == Fate::Refused, "{verdict:?}");
     }
-    let decided = ids.iter().map(|id| match fate {
-        Fate::Refused | Fate::Placed => Change::WaitingGone(*id),
-        Fate::Queued => Change::Waiting(Request {
-            stage: Stage::Queued,
-            ..came(id)
-        }),
-    });
+    let decided = ids.iter().map(|id| Change::WaitingGone(*id));
     policy.observe(now, Extent::SinceLast, decided.collect());
 }
 
@@ -123,98 +115,9 @@ fn a_line_half_as_long_as_holds_may_last_is_a_surge_once_they_run_out() {
     assert_eq!(verdict(15, None).choice, Choice::Admit);
 }
 
-#[test]
-fn who_waits_has_come_and_who_has_a_place_though_others_wait_has_not() {
-    let now = NOW + 9 * SECOND;
-    let verdict = |fate, leaving| {
-        let mut policy = crowded("{}", fate, leaving);
-        verdict_at(now, &mut *policy, hurried_at(now))
-    };
-    let surging = verdict(Fate::Queued, 2);
-    assert_eq!(surging.reason, Reason::Surge.index());
-    let calm = verdict(Fate::Placed, 1);
-    assert_eq!(calm.choice, Choice::Admit);
-}
-
 /// Knowledge of those who were let in survives a fault, before they are told to wait.
-#[test]
-fn those_that_were_let_in_have_come_if_they_wait_when_all_is_told_again() {
-    let now = NOW + 9 * SECOND;
-    let ids: Vec<u64> = (300..320).collect();
-    let row = |id: &u64| Request {
-        id: *id,
-        ..arrival(BUSY, 1000)
-    };
-    let mut before = moved("{}", 1..=LEFT + 4, LEFT);
-    let arrive = ids.iter().map(|id| Change::Waiting(row(id)));
-    before.observe(now, Extent::SinceLast, arrive.collect());
-    before.admit(at(now), asked(&ids), 99);
-    let snapshot = before.snapshot();
-    let verdict = |stage, told_at_once: usize| {
-        let mut after = configured("{}");
-        assert_eq!(after.restore(snapshot.clone()), Ok(()));
-        let line = (LEFT + 1..=LEFT + 4).map(|id| hurried(waiting(BUSY, id)));
-        let joined = ids.iter().map(|id| Request { stage, ..row(id) });
-        let rows: Vec<Change> = line.chain(joined).map(Change::Waiting).collect();
-        let (first, others) = rows.split_at(told_at_once);
-        after.observe(now, Extent::Everything, first.to_vec());
-        after.observe(now, Extent::SinceLast, others.to_vec());
-        for sec in 1..=2 {
-            let ids: Vec<u64> = (0..8).map(|idx| 400 + 8 * sec + idx).collect();
-            let now = now + sec * SECOND;
-            come(&mut *after, now, (&ids, Fate::Queued));
-        }
-        let now = now + 3 * SECOND;
-        verdict_at(now, &mut *after, hurried_at(now))
-    };
-    // In one call, and in two, the second of which tells of those that came.
-    for told_at_once in [24, 4] {
-        let surging = verdict(Stage::Queued, told_at_once);
-        assert_eq!(surging.reason, Reason::Surge.index());
-        let calm = verdict(Stage::Arrived, told_at_once);
-        assert_eq!(calm.choice, Choice::Admit);
-    }
-}
-
 /// Half of those who come are asked about elsewhere, as beside a canary, and are told when they have come and when they wait, or
 /// only then.
-#[test]
-fn those_that_another_policy_let_in_have_come_too() {
-    let verdict = |told: &[Stage], attempts: u32| {
-        let mut policy = policy("{}");
-        let line = (LEFT + 1..=LEFT + 24).map(|id| Change::Waiting(hurried(waiting(BUSY, id))));
-        policy.observe(NOW, Extent::SinceLast, line.collect());
-        for sec in 0..9 {
-            let now = NOW + sec * SECOND;
-            let first = LEFT + 1 + 2 * sec;
-            let gone = (first..first + 2).map(Change::WaitingGone);
-            policy.observe(now, Extent::SinceLast, gone.collect());
-            let ids: Vec<u64> = (0..6).map(|idx| 200 + 6 * sec + idx).collect();
-            let (own, others) = ids.split_at(3);
-            come(&mut *policy, now, (own, Fate::Queued));
-            let later = now + SECOND / 2;
-            for stage in told {
-                let row = |id: &u64| Request {
-                    id: *id,
-                    stage: *stage,
-                    arrived: later,
-                    attempts,
-                    ..arrival(BUSY, 1000)
-                };
-                let rows = others.iter().map(|id| Change::Waiting(row(id)));
-                policy.observe(later, Extent::SinceLast, rows.collect());
-            }
-        }
-        let now = NOW + 9 * SECOND;
-        verdict_at(now, &mut *policy, hurried_at(now))
-    };
-    for told in [&[Stage::Arrived, Stage::Queued][..], &[Stage::Queued]] {
-        assert_eq!(verdict(told, 0).reason, Reason::Surge.index());
-    }
-    // Those that come back from an executor have come before.
-    assert_eq!(verdict(&[Stage::Queued], 1).choice, Choice::Admit);
-}
-
 /// The surge is one tenant's, to which so many of a thousand tokens were served, and the others to one that has nobody waiting.
 #[test]
 fn a_tenant_within_its_share_is_not_refused_for_the_line_of_one_beyond_its_own() {
