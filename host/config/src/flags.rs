@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use pointsman_driver::hub_model::HubModel;
 use pointsman_driver::provider::ModelSource;
 use pointsman_executor::server::ServerUrl;
+use pointsman_notation::HubModel;
 
 use crate::LogFormat;
 use crate::fleet::SIZES;

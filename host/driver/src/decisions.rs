@@ -63,11 +63,13 @@ pub struct Trace {
 }
 
 /// A reason why a trace has no row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRow {
-    /// The request ended as it arrived: no policy was asked about it.
+    /// The request ended as it arrived.
+    #[error("it ended as it arrived, before any policy was asked")]
     EndedAtOnce,
-    /// The request allows too many executors to be remembered whole.
+    /// The request allows more executors than are remembered.
+    #[error("it allows too many executors to be remembered whole")]
     AllowsTooMany,
 }
 
@@ -432,18 +434,6 @@ fn about(fact: &Fact) -> Option<(RequestId, Option<Hook>)> {
 
 fn cut(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
-}
-
-// === impl NoRow ===
-
-impl NoRow {
-    /// The reason for people.
-    pub(super) fn in_words(self) -> &'static str {
-        match self {
-            NoRow::EndedAtOnce => "it ended as it arrived, before any policy was asked",
-            NoRow::AllowsTooMany => "it allows too many executors to be remembered whole",
-        }
-    }
 }
 
 // === impl Trace ===

@@ -7,6 +7,7 @@
 //! emptied whenever the executor reads.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 
 use pointsman_core::{ExecutorId, Incarnation, Micros};
 use pointsman_executor::contract::Command;
@@ -112,21 +113,18 @@ impl Executors {
         let Some(link) = self.links.get_mut(&executor) else {
             return;
         };
-        let is_load = |command: &Command| matches!(command, Command::Load(_));
-        let describes = |command: &Command| matches!(command, Command::Configure { .. });
-        let bounds = |command: &Command| matches!(command, Command::SetBudget { .. });
-        if bounds(&command) {
-            link.outbox.retain(|earlier| !bounds(earlier));
+        let kind = mem::discriminant(&command);
+        let is_budget = matches!(command, Command::SetBudget { .. });
+        // Of these the last one counts.
+        if is_budget || matches!(command, Command::Load(_) | Command::Configure { .. }) {
+            link.outbox
+                .retain(|earlier| mem::discriminant(earlier) != kind);
+        }
+        if is_budget {
             link.outbox.push_front(command);
-            return;
+        } else {
+            link.outbox.push_back(command);
         }
-        if is_load(&command) {
-            link.outbox.retain(|earlier| !is_load(earlier));
-        }
-        if describes(&command) {
-            link.outbox.retain(|earlier| !describes(earlier));
-        }
-        link.outbox.push_back(command);
     }
 
     /// Begins the life `incarnation` of `executor`, and drops the commands for the life before.

@@ -283,7 +283,7 @@ impl ExplainedDraft {
     pub fn finish(self) -> Explained {
         let candidates = match &self.about {
             Ok((request, cached)) => words(self.rehearsal.as_ref(), request, cached),
-            Err(why) => Err(why.in_words().to_owned()),
+            Err(why) => Err(why.to_string()),
         };
         let by = self.rehearsal.filter(|_| candidates.is_ok());
         let named = |said: Candidate| (name(&self.names, said.executor), said);

@@ -32,7 +32,6 @@ mod executors;
 pub mod finished;
 pub mod fleet;
 mod forecast;
-pub mod hub_model;
 mod lives;
 pub mod message;
 pub mod metrics;

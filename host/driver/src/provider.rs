@@ -18,8 +18,8 @@ use pointsman_core::{DeviceSpec, ExecutorId, ExecutorSpec, Micros, ModelId};
 use pointsman_executor::handle::EngineHandle;
 
 use crate::catalog::ModelEntry;
-use crate::hub_model::HubModel;
 use pointsman_executor::server::{ServerConfig, ServerUrl};
+use pointsman_notation::HubModel;
 
 /// The most sequences that an executor may be given to run at once: more is a slip of the pen. Servers elsewhere may
 /// say more of themselves, and what an engine can run is its device's to say, by the tokens of a step.

@@ -18,7 +18,7 @@
 //! What was fetched of a file stays, and is gone on with next time.
 //!
 //! # Not here
-//! Names of models (`pointsman_driver::hub_model`).
+//! Names of models (`pointsman_notation::HubModel`).
 
 mod cache;
 mod choice;
@@ -30,10 +30,10 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use pointsman_driver::hub_model::HubModel;
 use pointsman_driver::provider::ModelSource;
 use pointsman_model::config::{LlamaConfig, Quantization};
 use pointsman_model::files::ModelFiles;
+use pointsman_notation::HubModel;
 use pointsman_text::ModelText;
 use tracing::{info, warn};
 

@@ -7,6 +7,7 @@
 //! - [`TomlText`] is a TOML file; a [`TomlError`] says where in the file something is wrong.
 //! - [`nearest`] and [`instead`] find the name that was probably meant.
 //! - [`NamedLimits`] are numbers with names and ceilings.
+//! - [`HubModel`] is a model on a hub, by the name that its maker gave it.
 //! - [`is_name`] tells the names that operators may give.
 //! - [`Secret`] is a text that nothing prints.
 //! - [`untrusted`] makes the text of a stranger fit to be shown.
@@ -38,6 +39,7 @@
 
 mod chain;
 mod grouped;
+mod hub_model;
 mod limits;
 mod name;
 mod secret;
@@ -48,6 +50,7 @@ pub mod untrusted;
 
 pub use chain::{causes, chain};
 pub use grouped::grouped;
+pub use hub_model::{HubModel, NoHubModel};
 pub use limits::{LimitsError, NamedLimits, SetLimitError, checked_limit};
 pub use name::{NAME, NAME_CHARS_MAX, NAME_PATTERN, is_name};
 pub use secret::Secret;

@@ -3,12 +3,12 @@
 use std::ops::RangeInclusive;
 
 use pointsman_core::Micros;
-use pointsman_driver::hub_model::NoHubModel;
 use pointsman_driver::provider::{
     EXECUTOR_QUEUE_MAX, ExecutorConfig, ExecutorTerms, ModelConfig, ModelSource, RUNNING,
     SLOTS_MAX, UNLOAD_DELAY_MAX, WEIGHTS,
 };
 use pointsman_local::DeviceConfig;
+use pointsman_notation::NoHubModel;
 use pointsman_notation::Time;
 use toml::Spanned;
 

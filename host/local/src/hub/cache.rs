@@ -11,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pointsman_driver::hub_model::HubModel;
+use pointsman_notation::HubModel;
 use sha2::{Digest as _, Sha256};
 use tokio::time;
 use tracing::info;

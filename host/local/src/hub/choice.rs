@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pointsman_driver::hub_model::HubModel;
+use pointsman_notation::HubModel;
 use serde::Deserialize;
 
 use super::{HubError, is_plain};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::header::{self, HeaderName};
 use http::response::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
-use pointsman_driver::hub_model::HubModel;
+use pointsman_notation::HubModel;
 use pointsman_notation::Secret;
 use pointsman_remote::client::{CallError, Connections, Download, Trust};
 use serde::Deserialize;
