@@ -78,16 +78,18 @@ pub(super) fn understand(
     let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
     let hints = target.narrow(hints);
     let allowed = hints.allowed.as_deref();
-    let (remotes, engines) = (target.remotes(allowed), target.engines(allowed));
+    let remotes = target.remotes(allowed);
     let of = (&target, &*catalog, caller.tenant());
     let read = read_locally(app, kind, of, (allowed, fields.clone()));
     let passed = LazyCell::new(|| PassedPrompt::of(&fields));
     let (mut local, hints) = match read {
-        Ok(local) if local.works.len() == 1 || remotes.is_empty() => (local, hints),
-        // Another server would make several choices itself, of one request.
-        Ok(local) if !engines.is_empty() => {
-            let allowed = Some(engines);
-            (local, Hints { allowed, ..hints })
+        Ok(local)
+            if local.works.len() == 1
+                || remotes.is_empty()
+                || !target.engines(allowed).is_empty() =>
+        {
+            let hints = kept_here(&target, local.works.len(), hints);
+            (local, hints)
         }
         Err(error) if remotes.is_empty() => return Err(error),
         Ok(_) | Err(_) => {
@@ -288,6 +290,19 @@ pub fn route_query(
     })
 }
 
+/// The hints of a request with so many choices, of all prompts together: engines make several where they may, since another server
+/// would make them itself, of one request.
+fn kept_here(target: &Target<'_>, choices: usize, hints: Hints) -> Hints {
+    let allowed = hints.allowed.as_deref();
+    let engines = target.engines(allowed);
+    let has_both = !engines.is_empty() && !target.remotes(allowed).is_empty();
+    let allowed = match choices > 1 && has_both {
+        true => Some(engines),
+        false => hints.allowed,
+    };
+    Hints { allowed, ..hints }
+}
+
 /// The size of the request in a question about a route, and the hints with which it goes where it can be served.
 fn route_size(
     app: &App,
@@ -304,20 +319,11 @@ fn route_size(
     };
     let (target, _, tenant) = of;
     let allowed = hints.allowed.as_deref();
-    let (remotes, engines) = (target.remotes(allowed), target.engines(allowed));
+    let remotes = target.remotes(allowed);
     let reader = PromptReader::of(target, allowed);
     let size = reader.map(|it| local_size(app, of, (kind, it), (length, fields.clone())));
     match size {
-        Some(Ok((size, choices))) => {
-            // As such a request is kept to them.
-            let is_kept = choices > 1 && !remotes.is_empty() && !engines.is_empty();
-            let allowed = if is_kept {
-                Some(engines)
-            } else {
-                hints.allowed
-            };
-            return Ok((size, Hints { allowed, ..hints }));
-        }
+        Some(Ok((size, choices))) => return Ok((size, kept_here(target, choices, hints))),
         Some(Err(error)) if remotes.is_empty() => return Err(error),
         Some(Err(_)) | None => {}
     }

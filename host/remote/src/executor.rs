@@ -291,14 +291,13 @@ impl Remote {
             return Vec::new();
         };
         running.task.abort();
-        let count = running.prompt_count(Usage::default());
-        let count = count.map(|count| Event::PromptCounted(sequence, count));
+        let counted = running.prompt_counted(Usage::default());
         let left = Event::Left {
             sequence,
             state: running.state,
             swapped_tokens: 0,
         };
-        count.into_iter().chain([left]).collect()
+        counted.into_iter().chain([left]).collect()
     }
 
     fn hear(&mut self, news: News) -> Heard {
@@ -331,17 +330,19 @@ impl Remote {
     }
 
     fn began(&mut self, sequence: SequenceRef) -> Option<Event> {
-        let running = self.running.get_mut(&sequence.request)?;
-        (running.sequence == sequence).then_some(())?;
-        let made = running.begin();
+        let made = self.open(sequence)?.begin();
         Some(self.stepped(vec![made]))
     }
 
     fn read(&mut self, sequence: SequenceRef) -> Option<Event> {
-        let running = self.running.get_mut(&sequence.request)?;
-        (running.sequence == sequence).then_some(())?;
-        let made = running.take_as_read()?;
+        let made = self.open(sequence)?.take_as_read()?;
         Some(self.stepped(vec![made]))
+    }
+
+    /// The request of a sequence that is at the server.
+    fn open(&mut self, sequence: SequenceRef) -> Option<&mut OpenCall> {
+        let running = self.running.get_mut(&sequence.request)?;
+        (running.sequence == sequence).then_some(running)
     }
 
     /// Reports the tokens of all requests since the last report.
@@ -381,17 +382,14 @@ impl Remote {
         };
         running.state.broken = broken;
         // Of those that are to go on elsewhere nothing was read.
-        let unread = running.prompt_count(Usage::default());
-        let unread = unread.map(|count| Event::PromptCounted(sequence, count));
+        let unread = running.prompt_counted(Usage::default());
         let name = &*self.name;
         match end {
             SequenceEnd::Served(usage, answer) => {
                 self.standing.busy_pause = Duration::ZERO;
                 let last = running.last(usage);
                 let stepped = last.map(|made| self.stepped(vec![made]));
-                let counted = running
-                    .prompt_count(usage)
-                    .map(|count| Event::PromptCounted(sequence, count));
+                let counted = running.prompt_counted(usage);
                 let stop = StopReason::Stop;
                 let finished = Event::Finished { sequence, stop };
                 let told = stepped.into_iter().chain(counted);

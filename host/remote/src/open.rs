@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pointsman_events::{Progress, PromptCount, SequenceRef, StartOrder};
+use pointsman_executor::contract::Event;
 use pointsman_executor::job::JobState;
 use tokio::task::AbortHandle;
 
@@ -93,15 +94,16 @@ impl OpenCall {
         self.report(prefilled, made)
     }
 
-    /// The prompt as the server counts it, once all has come: nothing of it where it was taken to be read and was not; absent:
-    /// the server does not tell.
-    pub(crate) fn prompt_count(&self, usage: Usage) -> Option<PromptCount> {
+    /// The news of the prompt as the server counts it, once all has come: nothing of it where it was taken to be read and was
+    /// not; absent: the server does not tell.
+    pub(crate) fn prompt_counted(&self, usage: Usage) -> Option<Event> {
         let is_nothing = self.is_taken_as_read && !usage.is_prompt_read && !self.has_begun();
         let nothing = PromptCount {
             tokens: 0,
             cached: 0,
         };
-        usage.prompt.or(is_nothing.then_some(nothing))
+        let count = usage.prompt.or(is_nothing.then_some(nothing))?;
+        Some(Event::PromptCounted(self.sequence, count))
     }
 
     /// Tokens generated, as far as events tell: there may be more events than tokens.
