@@ -5,12 +5,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use pointsman_events::RequestId;
-use pointsman_executor::contract::Command;
+use pointsman_executor::contract::{Command, Events};
 use pointsman_executor::delivery::{self, Closing, Deliveries};
+use pointsman_executor::handle::EngineHandle;
 use pointsman_executor::job::{Job, JobState};
 use pointsman_executor::relay::{RemoteCall, Rooms};
-use pointsman_executor::test_util::{reference, start};
+use pointsman_executor::server::ServerConfig;
+use pointsman_executor::test_util::{EXECUTOR, FIRST_LIFE, reference, start};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 use tokio::task::yield_now;
+
+use crate::client::{Connections, Trust};
+use crate::executor::{RemoteSpec, spawn};
 
 /// Turns of the others within which whoever needs no time is done.
 const TURNS: u32 = 1000;
@@ -48,4 +55,18 @@ pub(crate) fn passed_on(request: RequestId) -> (Command, (Closing, Deliveries)) 
     let state = JobState::new(Arc::new(job), sink);
     let start = start(reference(request), state, Vec::new());
     (Command::Start(Box::new(start)), (closing, deliveries))
+}
+
+/// Starts the executor of a server. Returns what the executor reports, too.
+pub(crate) fn started(server: ServerConfig) -> (EngineHandle, mpsc::Receiver<Events>) {
+    let (sender, events) = mpsc::channel(16);
+    let spec = RemoteSpec {
+        executor: EXECUTOR,
+        incarnation: FIRST_LIFE,
+        server,
+        models_max: None,
+        connections: Connections::trusting(Trust::Nobody).expect("nobody is trusted"),
+        events: sender,
+    };
+    (spawn(&Handle::current(), spec), events)
 }

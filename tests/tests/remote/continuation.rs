@@ -41,10 +41,7 @@ fn going_on(name: &str, mock: &MockBackend) -> Result<BackendConfig> {
 
 /// A server that is chosen first, and breaks all streams, with another one.
 async fn pair() -> Result<[MockBackend; 2]> {
-    let (bad, good) = (
-        MockBackend::start(&["demo"]).await?,
-        MockBackend::start(&["demo"]).await?,
-    );
+    let [bad, good] = MockBackend::pair().await?;
     bad.does(breaks());
     Ok([bad, good])
 }

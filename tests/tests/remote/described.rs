@@ -34,10 +34,7 @@ async fn has_context(client: Client, tokens: u32) -> Result<()> {
 #[tokio::test]
 async fn a_server_that_does_not_list_its_models_takes_nothing_unless_they_are_named() -> Result<()>
 {
-    let (found, told) = (
-        MockBackend::start(&["demo"]).await?,
-        MockBackend::start(&["demo"]).await?,
-    );
+    let [found, told] = MockBackend::pair().await?;
     let mut config = backend("told", &told)?;
     config.server.models = vec!["demo".to_owned()];
     let serving = serving([backend("found", &found)?, config]).await?;
@@ -69,10 +66,7 @@ async fn a_server_that_does_not_list_its_models_takes_nothing_unless_they_are_na
 
 #[tokio::test]
 async fn the_context_of_a_model_that_is_named_is_its_servers() -> Result<()> {
-    let (short, long) = (
-        MockBackend::start(&["demo"]).await?,
-        MockBackend::start(&["demo"]).await?,
-    );
+    let [short, long] = MockBackend::pair().await?;
     short.has_models_with_context(("vllm", &["demo", "more"]), 100);
     long.has_models_with_context(("vllm", &["demo", "more"]), 8192);
     let serving = serving([one(&short, "models = ['demo']")?]).await?;

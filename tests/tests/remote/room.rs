@@ -361,10 +361,7 @@ async fn a_load_that_is_told_goes_before_what_is_asked_for() -> Result<()> {
 
 #[tokio::test]
 async fn a_server_may_say_that_it_has_more_slots_than_anybody_would_give_it() -> Result<()> {
-    let (one, two) = (
-        MockBackend::start(&["demo"]).await?,
-        MockBackend::start(&["demo"]).await?,
-    );
+    let [one, two] = MockBackend::pair().await?;
     one.has_models("llamacpp", &["demo"]);
     one.answers("/health", 200, "{}");
     let props = json!({"total_slots": u32::MAX});

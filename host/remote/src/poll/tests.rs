@@ -4,15 +4,13 @@ use pointsman_events::{Availability, RequestId};
 use pointsman_executor::contract::{Command, Event, Events, ServerChange};
 use pointsman_executor::delivery::{Closing, Deliveries};
 use pointsman_executor::handle::EngineHandle;
-use pointsman_executor::test_util::{EXECUTOR, FIRST_LIFE, reference};
+use pointsman_executor::test_util::reference;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::advance;
 
 use super::*;
 use crate::asker::{LATE_MAX, PATIENCE};
-use crate::client::{Connections, Trust};
-use crate::executor::{RemoteSpec, spawn};
-use crate::test_util::{hold_clock, passed_on};
+use crate::test_util::{hold_clock, passed_on, started};
 
 /// The only request.
 const REQUEST: RequestId = RequestId(1);
@@ -44,19 +42,11 @@ impl Mute {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let mut server = ServerConfig::new(url.parse().unwrap());
         server.poll = Duration::ZERO;
-        let (sender, events) = mpsc::channel(16);
-        let spec = RemoteSpec {
-            executor: EXECUTOR,
-            incarnation: FIRST_LIFE,
-            server,
-            models_max: None,
-            connections: Connections::trusting(Trust::Nobody).unwrap(),
-            events: sender,
-        };
+        let (executor, events) = started(server);
         let mut mute = Self {
             listener,
             open: Vec::new(),
-            executor: spawn(&Handle::current(), spec),
+            executor,
             events,
             clients: Vec::new(),
         };

@@ -8,17 +8,14 @@ use pointsman_executor::delivery::{Closing, Deliveries};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_executor::job::Job;
 use pointsman_executor::server::ServerConfig;
-use pointsman_executor::test_util::{EXECUTOR, FIRST_LIFE, reference};
+use pointsman_executor::test_util::reference;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::advance;
 
 use super::*;
-use crate::client::{Connections, Trust};
-use crate::executor::{RemoteSpec, spawn};
-use crate::test_util::{hold_clock, passed_on, settle};
+use crate::test_util::{hold_clock, passed_on, settle, started};
 
 /// The models of the server.
 const LIST: &str = r#"{"data": [{"id": "demo"}]}"#;
@@ -101,19 +98,11 @@ impl SlowServer {
         });
         let mut server = ServerConfig::new(url.parse().unwrap());
         server.poll = Duration::from_secs(3600);
-        let (sender, events) = mpsc::channel(16);
-        let spec = RemoteSpec {
-            executor: EXECUTOR,
-            incarnation: FIRST_LIFE,
-            server,
-            models_max: None,
-            connections: Connections::trusting(Trust::Nobody).unwrap(),
-            events: sender,
-        };
+        let (executor, events) = started(server);
         Self {
             has_heard,
             may_answer,
-            executor: spawn(&Handle::current(), spec),
+            executor,
             events,
             told: VecDeque::new(),
             clients: Vec::new(),

@@ -5,16 +5,12 @@ use std::iter::repeat;
 
 use pointsman_events::Availability;
 use pointsman_executor::contract::{Command, Events};
-use pointsman_executor::test_util::{EXECUTOR, FIRST_LIFE};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::client::{Connections, Trust};
-use crate::executor::{RemoteSpec, spawn};
-use crate::test_util::hold_clock;
+use crate::test_util::{hold_clock, started};
 
 /// The answers of a server to its first question, and to all others.
 const REFUSAL: (&str, &str) = ("401 Unauthorized", "");
@@ -68,16 +64,7 @@ async fn opens(events: &mut mpsc::Receiver<Events>) -> Vec<ServerChange> {
 #[tokio::test(start_paused = true)]
 async fn a_server_in_the_place_of_another_one_is_told_of_that_takes_nothing() {
     tokio::spawn(hold_clock());
-    let (sender, mut events) = mpsc::channel(16);
-    let spec = RemoteSpec {
-        executor: EXECUTOR,
-        incarnation: FIRST_LIFE,
-        server: refuses_at_first().await,
-        models_max: None,
-        connections: Connections::trusting(Trust::Nobody).unwrap(),
-        events: sender,
-    };
-    let executor = spawn(&Handle::current(), spec);
+    let (executor, mut events) = started(refuses_at_first().await);
     let [busy, open] = [Availability::Busy, Availability::Open].map(ServerChange::Availability);
     assert_eq!(opens(&mut events).await, [busy.clone(), open.clone()]);
     let order = Command::Configure {

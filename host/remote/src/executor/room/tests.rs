@@ -8,17 +8,13 @@ use pointsman_executor::contract::Events;
 use pointsman_executor::delivery::{Closing, Deliveries};
 use pointsman_executor::handle::EngineHandle;
 use pointsman_executor::server::ServerConfig;
-use pointsman_executor::test_util::{EXECUTOR, FIRST_LIFE};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::advance;
 
 use super::*;
-use crate::client::{Connections, Trust};
-use crate::executor::{RemoteSpec, spawn};
-use crate::test_util::{hold_clock, passed_on, settle};
+use crate::test_util::{hold_clock, passed_on, settle, started};
 
 /// The only request at a time.
 const REQUEST: RequestId = RequestId(1);
@@ -87,18 +83,10 @@ impl FullServer {
         });
         let mut server = ServerConfig::new(url.parse().unwrap());
         server.poll = poll;
-        let (sender, events) = mpsc::channel(16);
-        let spec = RemoteSpec {
-            executor: EXECUTOR,
-            incarnation: FIRST_LIFE,
-            server,
-            models_max: None,
-            connections: Connections::trusting(Trust::Nobody).unwrap(),
-            events: sender,
-        };
+        let (executor, events) = started(server);
         let mut full = Self {
             questions,
-            executor: spawn(&Handle::current(), spec),
+            executor,
             events,
             clients: Vec::new(),
         };
