@@ -193,13 +193,7 @@ impl Failures {
 /// The draws of an executor, an arrival or a placement: whatever else is drawn, they are the same. Those of
 /// a workload with this seed are others.
 fn draws_of(seed: u64, what: DrawnFor, number: u64) -> Draws {
-    let kind = match what {
-        DrawnFor::Losses => 0,
-        DrawnFor::Slowdowns => 1,
-        DrawnFor::Leaving => 2,
-        DrawnFor::Failing => 3,
-    };
-    Draws::part(mix(seed) ^ (u64::MAX - kind), number)
+    Draws::part(mix(seed) ^ (u64::MAX - what as u64), number)
 }
 
 /// A time after another one, by this mean.
