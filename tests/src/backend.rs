@@ -139,7 +139,8 @@ impl MockBackend {
     /// # Errors
     /// If one cannot listen.
     pub async fn pair() -> Result<[Self; 2]> {
-        Ok([Self::start(&["demo"]).await?, Self::start(&["demo"]).await?])
+        let start = || Self::start(&["demo"]);
+        Ok([start().await?, start().await?])
     }
 
     /// Starts a server at this address.
