@@ -134,15 +134,6 @@ impl MockBackend {
         Self::start_at("127.0.0.1:0".parse()?, models).await
     }
 
-    /// Starts two servers that have the model `demo`.
-    ///
-    /// # Errors
-    /// If one cannot listen.
-    pub async fn pair() -> Result<[Self; 2]> {
-        let start = || Self::start(&["demo"]);
-        Ok([start().await?, start().await?])
-    }
-
     /// Starts a server at this address.
     ///
     /// # Errors

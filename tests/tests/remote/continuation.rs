@@ -12,7 +12,7 @@ use pointsman_tests::exposition::{samples, total};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
-use super::{backend, executors_until, named, over, serving, serving_with};
+use super::{backend, executors_until, named, over, serving, serving_with, two_servers};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -41,7 +41,7 @@ fn going_on(name: &str, mock: &MockBackend) -> Result<BackendConfig> {
 
 /// A server that is chosen first, and breaks all streams, with another one.
 async fn pair() -> Result<[MockBackend; 2]> {
-    let [bad, good] = MockBackend::pair().await?;
+    let [bad, good] = two_servers().await?;
     bad.does(breaks());
     Ok([bad, good])
 }

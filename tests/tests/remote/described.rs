@@ -8,7 +8,7 @@ use pointsman_tests::backend::MockBackend;
 use pointsman_tests::client::{Client, chat};
 use serde_json::{Value, json};
 
-use super::{backend, backends_of, executors_until, named, over, serving};
+use super::{backend, backends_of, executors_until, named, over, serving, two_servers};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -34,7 +34,7 @@ async fn has_context(client: Client, tokens: u32) -> Result<()> {
 #[tokio::test]
 async fn a_server_that_does_not_list_its_models_takes_nothing_unless_they_are_named() -> Result<()>
 {
-    let [found, told] = MockBackend::pair().await?;
+    let [found, told] = two_servers().await?;
     let mut config = backend("told", &told)?;
     config.server.models = vec!["demo".to_owned()];
     let serving = serving([backend("found", &found)?, config]).await?;
@@ -66,7 +66,7 @@ async fn a_server_that_does_not_list_its_models_takes_nothing_unless_they_are_na
 
 #[tokio::test]
 async fn the_context_of_a_model_that_is_named_is_its_servers() -> Result<()> {
-    let [short, long] = MockBackend::pair().await?;
+    let [short, long] = two_servers().await?;
     short.has_models_with_context(("vllm", &["demo", "more"]), 100);
     long.has_models_with_context(("vllm", &["demo", "more"]), 8192);
     let serving = serving([one(&short, "models = ['demo']")?]).await?;

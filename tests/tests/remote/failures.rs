@@ -10,7 +10,7 @@ use pointsman_tests::client::{chat, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::Value;
 
-use super::{backend, begun, executors_until, named, over, serving_with};
+use super::{backend, begun, executors_until, named, over, serving_with, two_servers};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -157,7 +157,7 @@ async fn with(
 
 #[tokio::test]
 async fn a_failure_before_the_first_byte_is_made_good_by_another_server() -> Result<()> {
-    let [bad, good] = MockBackend::pair().await?;
+    let [bad, good] = two_servers().await?;
     let serving = with(&bad, Some(&good), 1 << 20).await?;
     for (what, conduct) in early() {
         bad.does(conduct);
@@ -207,7 +207,7 @@ async fn a_failure_that_nobody_makes_good_is_a_clean_error() -> Result<()> {
 
 #[tokio::test]
 async fn a_stream_that_breaks_off_ends_with_an_error_event() -> Result<()> {
-    let [bad, good] = MockBackend::pair().await?;
+    let [bad, good] = two_servers().await?;
     let serving = judging(&bad, Some(&good)).await?;
     for (what, conduct) in late() {
         bad.does(conduct);
@@ -248,7 +248,7 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event() -> Result<()> {
 #[tokio::test]
 async fn a_server_that_says_in_a_stream_that_it_is_full_has_the_request_wait_for_another()
 -> Result<()> {
-    let [bad, good] = MockBackend::pair().await?;
+    let [bad, good] = two_servers().await?;
     let serving = judging(&bad, Some(&good)).await?;
     bad.does(Conduct::Bytes(stream_of(&error_event(503)).into_bytes()));
     let stream = serving.client.stream(&streamed_chat("hello")).await?;
@@ -333,7 +333,7 @@ async fn a_request_that_a_server_was_not_built_for_is_no_failure_of_the_server()
 
 #[tokio::test]
 async fn a_server_that_refuses_connections_is_down_and_others_are_asked() -> Result<()> {
-    let [bad, good] = MockBackend::pair().await?;
+    let [bad, good] = two_servers().await?;
     let mut first = backend("bad", &bad)?;
     // Nobody looks, until a request has failed there.
     first.server.poll = Duration::from_secs(3600);
@@ -376,7 +376,7 @@ async fn a_server_that_is_late_with_an_answer_is_not_down_and_nobody_is_told_503
 
 #[tokio::test]
 async fn a_server_that_keeps_failing_rests_and_is_tried_again() -> Result<()> {
-    let [bad, good] = MockBackend::pair().await?;
+    let [bad, good] = two_servers().await?;
     let serving = serving_with([backend("bad", &bad)?, backend("good", &good)?], |config| {
         config.core.degraded_after = 1;
         config.core.down_after = 2;

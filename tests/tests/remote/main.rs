@@ -44,6 +44,12 @@ fn backends_of(text: &str) -> Result<Vec<BackendConfig>> {
     Ok(Config::load(&flags)?.backends)
 }
 
+/// Starts two servers that have the model `demo`.
+async fn two_servers() -> Result<[MockBackend; 2]> {
+    let start = || MockBackend::start(&["demo"]);
+    Ok([start().await?, start().await?])
+}
+
 /// A server with these backends and no engine, once all of them are found.
 async fn serving<const N: usize>(backends: [BackendConfig; N]) -> Result<Serving> {
     serving_with(backends, |_| ()).await

@@ -12,7 +12,7 @@ use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{backend, executors_until, named, over, serving_with};
+use super::{backend, executors_until, named, over, serving_with, two_servers};
 
 /// A chat of its own that begins with a long text.
 fn begins_with(text: &str, own: usize) -> Value {
@@ -37,7 +37,7 @@ async fn ask(client: Client, text: &str, owns: Range<usize>) -> Result<Vec<Strin
 
 /// Two servers, and the gateway before them.
 async fn two(cache: PrefixCache) -> Result<([MockBackend; 2], Serving)> {
-    let mocks = MockBackend::pair().await?;
+    let mocks = two_servers().await?;
     let backends = [backend("a", &mocks[0])?, backend("b", &mocks[1])?];
     let serving = serving_with(backends, |config| config.http.prefix_cache = cache).await?;
     Ok((mocks, serving))
@@ -75,7 +75,7 @@ async fn prompts_of_which_nobody_may_share_anything_go_by_load() -> Result<()> {
 
 #[tokio::test]
 async fn a_server_that_keeps_no_prompts_is_not_taken_to() -> Result<()> {
-    let mocks = MockBackend::pair().await?;
+    let mocks = two_servers().await?;
     let mut first = backend("a", &mocks[0])?;
     first.server.prompt_cache = PromptCache::Off;
     let serving = serving_with([first], |_| ()).await?;

@@ -9,7 +9,9 @@ use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{backend, backends_of, executors_until, named, over, serving, serving_with};
+use super::{
+    backend, backends_of, executors_until, named, over, serving, serving_with, two_servers,
+};
 
 /// Asks for so many streams, and reads each to its end.
 fn streams(client: Client, count: usize) -> Vec<JoinHandle<Result<String>>> {
@@ -361,7 +363,7 @@ async fn a_load_that_is_told_goes_before_what_is_asked_for() -> Result<()> {
 
 #[tokio::test]
 async fn a_server_may_say_that_it_has_more_slots_than_anybody_would_give_it() -> Result<()> {
-    let [one, two] = MockBackend::pair().await?;
+    let [one, two] = two_servers().await?;
     one.has_models("llamacpp", &["demo"]);
     one.answers("/health", 200, "{}");
     let props = json!({"total_slots": u32::MAX});

@@ -18,7 +18,7 @@ use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{backend, begun, executors_until, named, over};
+use super::{backend, begun, executors_until, named, over, two_servers};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -44,7 +44,7 @@ fn only_to(executor: &str, mut body: Value) -> Value {
 async fn the_backends_of_the_file_are_those_that_it_has_now() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("pointsman.toml");
-    let [one, two] = MockBackend::pair().await?;
+    let [one, two] = two_servers().await?;
     fs::write(&path, table("one", &one, ""))?;
     let serving = of_file(&path, Lookup::default()).await?;
     let client = serving.client;
@@ -107,7 +107,7 @@ async fn of_config(read: Config, lookup: Lookup) -> Result<Serving> {
 async fn a_file_that_is_edited_during_the_start_is_read_again() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("pointsman.toml");
-    let [one, two] = MockBackend::pair().await?;
+    let [one, two] = two_servers().await?;
     fs::write(&path, table("one", &one, ""))?;
     let config = read(&path)?;
     fs::write(&path, table("one", &one, "") + &table("two", &two, ""))?;
@@ -120,7 +120,7 @@ async fn a_file_that_is_edited_during_the_start_is_read_again() -> Result<()> {
 async fn a_reload_has_the_backends_that_it_has_read() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("pointsman.toml");
-    let [one, two] = MockBackend::pair().await?;
+    let [one, two] = two_servers().await?;
     fs::write(&path, table("one", &one, ""))?;
     let before = read(&path)?;
     let serving = of_config(before.clone(), Lookup::default()).await?;
@@ -256,7 +256,7 @@ async fn a_backend_that_is_edited_keeps_its_models_its_streams_and_what_waits() 
 async fn a_backend_with_another_address_is_another_server_and_nobody_notices() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("pointsman.toml");
-    let [one, two] = MockBackend::pair().await?;
+    let [one, two] = two_servers().await?;
     // With a name of its own the executor stays, without one it is another.
     for name in ["name = 'same'\n", ""] {
         let table = |mock: &MockBackend| {
@@ -433,7 +433,7 @@ async fn the_servers_of_a_name_come_and_go_with_its_addresses_and_no_request_is_
 #[tokio::test]
 async fn a_server_that_its_name_is_without_for_a_moment_is_taken_back_while_its_stream_runs()
 -> Result<()> {
-    let [one, two] = MockBackend::pair().await?;
+    let [one, two] = two_servers().await?;
     let name = ChangingName::default();
     name.stands_for(&[&one, &two]);
     let serving = name.serving().await?;
@@ -462,7 +462,7 @@ async fn a_server_that_its_name_is_without_for_a_moment_is_taken_back_while_its_
 
 #[tokio::test]
 async fn an_operators_order_to_drain_outlasts_that_a_name_is_without_the_server() -> Result<()> {
-    let [one, two] = MockBackend::pair().await?;
+    let [one, two] = two_servers().await?;
     let name = ChangingName::default();
     name.stands_for(&[&one, &two]);
     let serving = name.serving().await?;

@@ -8,7 +8,7 @@ use pointsman_tests::client::{Client, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::{Value, json};
 
-use super::{backend, begun, over, serving};
+use super::{backend, begun, over, serving, two_servers};
 
 /// Asks a conversation to go on, and returns the executor and the conversation with its answer.
 async fn turn(
@@ -177,7 +177,7 @@ async fn a_response_goes_on_where_the_one_is_that_it_names() -> Result<()> {
 #[tokio::test]
 async fn a_response_waits_for_the_server_of_the_one_that_it_names() -> Result<()> {
     const PATH: &str = "/v1/responses";
-    let mocks = MockBackend::pair().await?;
+    let mocks = two_servers().await?;
     let mut backends = [backend("a", &mocks[0])?, backend("b", &mocks[1])?];
     for backend in &mut backends {
         backend.server.slots = Some(1);
@@ -218,7 +218,7 @@ async fn a_response_waits_for_the_server_of_the_one_that_it_names() -> Result<()
 async fn a_response_that_is_too_long_for_the_server_of_the_one_that_it_names_is_refused_by_it()
 -> Result<()> {
     const PATH: &str = "/v1/responses";
-    let mocks = MockBackend::pair().await?;
+    let mocks = two_servers().await?;
     for (mock, context) in mocks.iter().zip([100, 8192]) {
         mock.has_models_with_context(("vllm", &["demo"]), context);
     }
@@ -246,7 +246,7 @@ async fn a_response_that_is_too_long_for_the_server_of_the_one_that_it_names_is_
 async fn a_response_whose_predecessor_nobody_knows_goes_where_there_is_room_for_its_length()
 -> Result<()> {
     const PATH: &str = "/v1/responses";
-    let mocks = MockBackend::pair().await?;
+    let mocks = two_servers().await?;
     for (mock, context) in mocks.iter().zip([100, 8192]) {
         mock.has_models_with_context(("vllm", &["demo"]), context);
         let whole = json!({"id": "resp_2", "object": "response", "output": []});
