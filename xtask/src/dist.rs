@@ -3,7 +3,7 @@
 //!
 //! The binary is that of the profile `packaged`, a release that is optimised as a whole: what only a debugger reads is stripped, and the names
 //! of functions stay, for the backtrace of a panic: nothing is packed without them, and no names besides (`symbols`). A binary that
-//! would not serve by itself is not packed. The same binary at the same commit makes the same files: they have its time, or that of
+//! would not serve by itself, or is too large, is not packed. The same binary at the same commit makes the same files: they have its time, or that of
 //! `SOURCE_DATE_EPOCH`.
 //!
 //! # Not here
@@ -23,7 +23,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
 use crate::apt;
@@ -45,6 +45,9 @@ pub(crate) const PROFILE: &str = "packaged";
 /// The variable that gives files their time, in seconds since 1970, where it is not that of the commit.
 const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
+/// Bytes of the binary that it may grow to: every machine of a fleet fetches it.
+const SIZE_MAX: u64 = 40_000_000;
+
 /// The path of the service's configuration.
 const CONFIGURATION: &str = "etc/pointsman/pointsman.toml";
 
@@ -63,8 +66,7 @@ struct Release<'a> {
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     // Before a build that takes long.
     let time = time_of_files(&workspace.root, env::var_os(EPOCH).as_deref())?;
-    let programs = ["dpkg-deb", "tar", "gzip", "objcopy"];
-    apt::provide(&programs, &["dpkg", "tar", "gzip", "binutils"])?;
+    apt::provide(&["dpkg-deb", "tar", "gzip"], &["dpkg", "tar", "gzip"])?;
     policies::build_named(workspace, &DEFAULTS)?;
     code::make(workspace, &DEFAULTS, Build::Packaged)?;
     let mut build = process::cargo(workspace);
@@ -143,9 +145,14 @@ impl Release<'_> {
         self.root.join("xtask/dist").join(name)
     }
 
-    /// Fails unless a server of the binary alone would start: it has the default policies in it. Run in `empty`, a folder
-    /// without policies, it looks at no others.
+    /// Fails where the binary is too large, and unless a server of it alone would start: it has the default policies in it. Run
+    /// in `empty`, a folder without policies, it looks at no others.
     fn check(&self, empty: &Path) -> Result<()> {
+        let size = fs::metadata(self.binary)?.len();
+        ensure!(
+            size <= SIZE_MAX,
+            "the binary has {size} bytes, and may have {SIZE_MAX}: `nm --size-sort` names its largest functions"
+        );
         let mut check = Command::new(self.binary);
         let said = process::stdout_of(check.args(["serve", "--check"]).current_dir(empty))?;
         said.with_context(|| format!("{} is not there", self.binary.display()))?;

@@ -32,14 +32,17 @@ fn made_over(text: &str) -> Option<(TempDir, Result<Vec<PathBuf>>)> {
     let binary = folder.path().join("program");
     fs::write(&binary, text).unwrap();
     fs::set_permissions(&binary, fs::Permissions::from_mode(PROGRAM)).unwrap();
-    let release = Release {
+    let files = make(&release_of(&binary), &folder.path().join("dist"));
+    Some((folder, files))
+}
+
+fn release_of(binary: &Path) -> Release<'_> {
+    Release {
         root: root(),
-        binary: &binary,
+        binary,
         version: "1.2.3",
         time: 1_700_000_000,
-    };
-    let files = make(&release, &folder.path().join("dist"));
-    Some((folder, files))
+    }
 }
 
 fn said(program: &str, args: &[&str], file: &Path) -> String {
@@ -385,4 +388,20 @@ fn a_binary_that_would_not_serve_by_itself_is_not_packed() {
     let error = files.unwrap_err().to_string();
     assert!(error.contains("serve --check"), "{error}");
     assert!(error.ends_with("no policies"), "{error}");
+}
+
+#[test]
+fn a_binary_that_has_grown_too_large_is_not_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = folder.path().join("program");
+    fs::File::create(&binary)
+        .unwrap()
+        .set_len(SIZE_MAX + 1)
+        .unwrap();
+    let error = release_of(&binary).check(folder.path()).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.starts_with("the binary has 40000001 bytes"),
+        "{error}"
+    );
 }
