@@ -1,4 +1,4 @@
-//! Certificates for servers on this machine, and clients that check them.
+//! Certificates for servers on this machine, those that show them, and clients that check them.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,12 +9,13 @@ use anyhow::{Context, Result, ensure};
 use pointsman_http::test_util::pem;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::version::TLS13;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use tokio_rustls::{TlsAcceptor, TlsConnector, server};
 
 /// A certificate for `localhost` that nobody else has signed, with its key.
 #[derive(Clone, Debug)]
@@ -75,6 +76,22 @@ impl Certificate {
         let chosen = stream.get_ref().1.alpn_protocol();
         ensure!(chosen == Some(b"h2"), "{chosen:?} is spoken");
         Ok(stream)
+    }
+
+    /// Shows a client this certificate, and speaks HTTP/2 with it.
+    ///
+    /// # Errors
+    /// If the client does not want to.
+    pub async fn accept_http2(&self, stream: TcpStream) -> Result<server::TlsStream<TcpStream>> {
+        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes())?;
+        let provider = Arc::new(ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(vec![self.der.clone()], key)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let accepting = TlsAcceptor::from(Arc::new(config)).accept(stream);
+        accepting.await.context("no handshake")
     }
 
     async fn connect_to_speak(

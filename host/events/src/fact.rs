@@ -105,7 +105,7 @@ pub enum RequeuedWhy {
     Failed,
     /// The executor died.
     Lost,
-    /// The executor had no room after all.
+    /// The executor had no room after all, or was not reached.
     TurnedBack,
 }
 
@@ -129,7 +129,7 @@ impl RequeuedWhy {
             RequeuedWhy::Evicted => "evicted",
             RequeuedWhy::Failed => "its executor failed it",
             RequeuedWhy::Lost => "its executor died",
-            RequeuedWhy::TurnedBack => "its executor had no room after all",
+            RequeuedWhy::TurnedBack => "its executor had no room after all, or was not reached",
         }
     }
 }

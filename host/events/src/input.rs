@@ -354,7 +354,7 @@ pub enum RetryClass {
     Never,
     /// Another executor may serve the request.
     Elsewhere,
-    /// Any executor may serve the request, this one too: it had no room, and has not failed.
+    /// Any executor may serve the request, this one too: it had no room or was not reached, and has not failed.
     Anywhere,
     /// No retry, though the executor is at fault: its client has a part of the answer, with which nobody can go
     /// on.

@@ -9,14 +9,15 @@
 //!
 //! # Invariants
 //! 1. A body's memory is counted until the body is dropped, whoever holds it then
-//!    (`tests::a_body_takes_the_room_of_what_has_come`, and `turns::tests` for work without a client).
+//!    (`tests::a_body_takes_the_room_of_what_has_come`, `turns::tests` for work without a client, and
+//!    `a_body_that_is_passed_on_without_its_hints_is_counted_to_its_end`, in `tests/tests/remote/bodies.rs`).
 //! 2. The bodies that clients have only announced take no room
 //!    (`tests::a_body_takes_the_room_of_what_has_come`).
 //! 3. Of a connection's bodies at once one alone has bytes that are not counted
 //!    (`tests::one_body_of_a_connection_at_a_time_has_bytes_that_are_not_counted`, and by HTTP/2
 //!    `of_bodies_side_by_side_one_alone_has_room_beyond_the_bound`, in `tests/tests/http2.rs`).
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -182,6 +183,11 @@ impl Bodies {
 // === impl RequestBody ===
 
 impl RequestBody {
+    /// Takes a part out. Its memory stays, and stays counted.
+    pub fn cut(&mut self, part: Range<usize>) {
+        self.bytes.drain(part);
+    }
+
     fn empty(bodies: &Arc<Bodies>, uncounted: &Uncounted) -> Self {
         Self {
             bytes: Vec::new(),
@@ -327,6 +333,18 @@ mod tests {
             assert!(counted(&bodies) < 2 * bytes, "{}", counted(&bodies));
             assert!(body.bytes.capacity() <= counted(&bodies) + SMALL_BYTES_MAX);
         }
+    }
+
+    #[test]
+    fn a_body_of_which_a_part_is_taken_out_keeps_its_room() {
+        let bodies = bodies(LARGE, || ());
+        let mut body = begun(&bodies, LARGE).unwrap();
+        body.cut(1..LARGE - 1);
+        assert_eq!(&*body, b"  ");
+        assert_eq!(body.bytes.capacity(), LARGE);
+        assert_eq!(counted(&bodies), LARGE - SMALL_BYTES_MAX);
+        drop(body);
+        assert_eq!(counted(&bodies), 0);
     }
 
     #[test]

@@ -2,12 +2,19 @@
 //!
 //! # Cancellation
 //! Dropping the future closes the socket and cancels the request under way.
+//!
+//! # Invariants
+//! 1. The drain waits for no request that has come in part
+//!    (`a_draining_server_waits_for_no_request_that_has_come_in_part`, in `host/server/tests/http`).
 
-use std::cell::Cell;
 use std::convert::Infallible;
+use std::future::ready;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
@@ -60,19 +67,35 @@ pub(super) async fn run(
     entry: EntryPoint,
     transport: Transport,
 ) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "a client left before it was served");
-        return;
-    }
-    let (socket, watch) = socket::split(stream, front.settings.write_timeout);
+    let (socket, watch) = match open(stream, front.settings.write_timeout) {
+        Ok(opened) => opened,
+        Err(error) => {
+            tracing::debug!(%error, "a client left before it was served");
+            return;
+        }
+    };
     let served = match transport {
         Transport::Plain => serve(socket, &watch, Arc::clone(&front), entry).await,
         Transport::Tls(tls) => secured((socket, &tls), &watch, Arc::clone(&front), entry).await,
     };
-    // A drain does not wait for clients that have their answer.
-    if served == Served::Whole && front.phase() < ServerPhase::Draining {
+    let lingers = match served {
+        // A drain does not wait for clients that have their answer.
+        Served::Whole => front.phase() < ServerPhase::Draining,
+        Served::Early => true,
+        Served::Broken => false,
+    };
+    if lingers {
         watch.linger().await;
     }
+}
+
+/// Splits a client's stream. What is written to it is sent at once, however little it is.
+///
+/// # Errors
+/// If the client has left.
+fn open(stream: TcpStream, write_timeout: Duration) -> io::Result<(Socket, Watch)> {
+    stream.set_nodelay(true)?;
+    Ok(socket::split(stream, write_timeout))
 }
 
 /// The end of a connection.
@@ -80,6 +103,8 @@ pub(super) async fn run(
 pub(super) enum Served {
     /// The connection ended with an answer, or between two.
     Whole,
+    /// The connection ended with an answer for which the rest of the request was not waited for.
+    Early,
     /// The client or a timeout broke the connection off.
     Broken,
 }
@@ -138,14 +163,18 @@ async fn serve(
 ) -> Served {
     let mut phase = front.phase.clone();
     let read_timeout = front.settings.read_timeout;
-    let left_to_bring = Cell::new(front.settings.connection_requests_max);
+    let requests_max = front.settings.connection_requests_max;
+    let (brought, is_early) = (AtomicU32::new(0), AtomicBool::new(false));
+    let (brought, is_early) = (&brought, &is_early);
     let seat = entry.seat;
     let service = service_fn(move |request| {
         let (front, entry) = (Arc::clone(&front), entry.clone());
-        left_to_bring.set(left_to_bring.get().saturating_sub(1));
-        let is_last = left_to_bring.get() == 0;
+        let is_last = brought.fetch_add(1, Ordering::Relaxed) + 1 >= requests_max;
         async move {
             let mut reply = router::answer(&front, entry, request).await;
+            // The router closes where it answers before the whole request has come.
+            let closes = reply.headers().contains_key(header::CONNECTION);
+            is_early.store(closes, Ordering::Relaxed);
             if is_last {
                 reply.headers_mut().insert(header::CONNECTION, CLOSE);
             }
@@ -172,10 +201,14 @@ async fn serve(
                 biased;
                 ended = connection.as_mut() => ended,
                 () = left => return Served::Broken,
+                // Of the first request a part of the head has come at most: it could only be refused. Where there
+                // were others, such a part ends the connection by itself.
+                () = ready(()), if brought.load(Ordering::Relaxed) == 0 => return Served::Broken,
             }
         }
     };
     match ended {
+        Ok(()) if is_early.load(Ordering::Relaxed) => Served::Early,
         Ok(()) => Served::Whole,
         Err(error) if error.is_parse() => {
             tracing::debug!(%error, "a client sent what is not HTTP");
@@ -185,5 +218,25 @@ async fn serve(
             tracing::debug!(%error, "a connection broke off");
             Served::Broken
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_written_to_a_client_is_sent_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let _client = client.await.unwrap();
+        let stream = listener.accept().await.unwrap().0.into_std().unwrap();
+        let same = stream.try_clone().unwrap();
+        let stream = TcpStream::from_std(stream).unwrap();
+        assert!(!same.nodelay().unwrap());
+        let _opened = open(stream, Duration::from_secs(1)).unwrap();
+        assert!(same.nodelay().unwrap());
     }
 }

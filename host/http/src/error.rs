@@ -54,7 +54,7 @@ pub(super) const STATUSES: [(u16, &str); 12] = [
     ),
     (
         503,
-        "The request's deadline or the host's bound on waiting passed, the server starts or shuts down, connections or memory are used up, or a policy refuses.",
+        "The request's deadline or the host's bound on waiting passed, no executor that may serve it works, admission is closed, the server starts or shuts down, or a policy gives the request up.",
     ),
 ];
 

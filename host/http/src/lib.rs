@@ -76,6 +76,7 @@ pub mod trace;
 mod turns;
 
 use std::io::{self, ErrorKind};
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -182,6 +183,13 @@ const OPERATORS_MAX: u32 = 64;
 
 /// Waiting time after the machine had no file or memory for another socket.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// The outcome of the last attempt to accept a client, as far as it depends on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastAccept {
+    Succeeded,
+    Failed,
+}
 
 // === impl App ===
 
@@ -300,6 +308,7 @@ pub async fn serve(endpoint: Endpoint, front: Arc<Front>) -> io::Result<()> {
     let mut phase = front.phase.clone();
     let mut connections = JoinSet::new();
     let mut spares = Spares::default();
+    let mut last = LastAccept::Succeeded;
     loop {
         // The end first, lest clients that keep coming put it off; then ended connections, which
         // make room.
@@ -307,7 +316,7 @@ pub async fn serve(endpoint: Endpoint, front: Arc<Front>) -> io::Result<()> {
             biased;
             () = reached(&mut phase, ServerPhase::Draining) => break,
             Some(ended) = connections.join_next() => note(ended),
-            (stream, peer) = accept(&sockets) => {
+            (stream, peer) = accept(&sockets, &mut last) => {
                 let (front, transport) = (Arc::clone(&front), transport.clone());
                 if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
                     let entry = EntryPoint {
@@ -349,15 +358,24 @@ pub async fn serve(endpoint: Endpoint, front: Arc<Front>) -> io::Result<()> {
 }
 
 /// Accepts the next client. Returns its address, too.
-async fn accept(sockets: &TcpListener) -> (TcpStream, SocketAddr) {
+///
+/// # Cancellation
+/// Nobody is lost, and `last` is right.
+async fn accept(sockets: &TcpListener, last: &mut LastAccept) -> (TcpStream, SocketAddr) {
     loop {
         match sockets.accept().await {
-            Ok((stream, peer)) => return (stream, canonical(peer)),
+            Ok((stream, peer)) => {
+                *last = LastAccept::Succeeded;
+                return (stream, canonical(peer));
+            }
             Err(error) if is_of_one_client(error.kind()) => {
                 tracing::debug!(%error, "a client left before it was accepted");
             }
             Err(error) => {
-                tracing::warn!(%error, "no connection can be accepted for now");
+                // It is tried often, and fails each time until there is room.
+                if mem::replace(last, LastAccept::Failed) == LastAccept::Succeeded {
+                    tracing::warn!(%error, "no connection can be accepted for now");
+                }
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }

@@ -20,7 +20,7 @@ use super::rights::KeyHolder;
 use super::routes::{Resource, Route};
 use super::settings::AccessRules;
 use super::trace::Refusable;
-use super::{App, body, cors};
+use super::{App, ServerPhase, body, cors, reached};
 
 /// A request on its way to the function of its route.
 #[derive(Debug)]
@@ -184,5 +184,22 @@ impl Call<'_> {
             order.keep(&body);
         }
         Ok(body)
+    }
+
+    /// Reads the whole body of a request that a server which drains refuses: it waits no longer for the rest then.
+    ///
+    /// # Errors
+    /// As those of [`Self::body`], or that the server drains.
+    ///
+    /// # Cancellation
+    /// As there.
+    pub async fn body_while_serving(self) -> Result<RequestBody, ApiError> {
+        let mut phase = self.app.phase.clone();
+        // A body that is there is read: it is not refused for what is missing.
+        tokio::select! {
+            biased;
+            body = self.body() => body,
+            () = reached(&mut phase, ServerPhase::Draining) => Err(ApiError::draining()),
+        }
     }
 }

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::StatusCode;
 use pointsman_driver::catalog::Catalog;
 use pointsman_driver::message::Submission;
@@ -99,7 +98,6 @@ pub(super) fn understand(
     (caller, passage): (Caller, Passage),
     body: RequestBody,
 ) -> Result<Submission, ApiError> {
-    let body = Bytes::from_owner(body);
     let catalog = caller.holder.view(app.catalog());
     let read = Fields::parse(&body).ok();
     let other_tokens = read.is_none().then(|| tokens_of_file(body.len()));
@@ -131,7 +129,8 @@ pub(super) fn understand(
         asked(&fields),
     )));
     let mut job = passing::job(kind, &fields);
-    let body = passing::without(&body, hinted);
+    let place = passing::place(&body, hinted);
+    let body = passing::without(body, place);
     let about = (target.name.as_deref(), prompt_tokens, target.rooms(&hints));
     job.call = Some(Arc::new(passage.call(&caller.headers, body, about)));
     Ok(Submission {

@@ -1,13 +1,16 @@
 //! Requests that may be passed on to servers elsewhere: byte for byte, and read no further than
 //! decisions need.
 
-use bytes::{Bytes, BytesMut};
+use std::ops::Range;
+
+use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, Method, Request};
 use pointsman_driver::message::Hints;
 use pointsman_driver::spans::Operation;
 use pointsman_executor::job::Job;
 use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall, Rooms};
+use pointsman_http::RequestBody;
 use pointsman_http::fields::{Fields, read, read_whole};
 use serde_json::value::RawValue;
 
@@ -164,21 +167,18 @@ pub(super) fn fit(
     target.fit(needed, || !is_measured(), hints)
 }
 
-/// The body without the host's own field, whose value is `hints`; all else is as it came.
-pub(super) fn without(body: &Bytes, hints: Option<&RawValue>) -> Bytes {
-    let Some((start, end)) = hints.and_then(|hints| place(body, hints)) else {
-        return body.clone();
-    };
-    let mut rest = BytesMut::with_capacity(body.len() - (end - start));
-    rest.extend_from_slice(&body[..start]);
-    rest.extend_from_slice(&body[end..]);
-    rest.freeze()
+/// The body without the host's own field, which is at this place; all else is as it came.
+pub(super) fn without(mut body: RequestBody, hints: Option<Range<usize>>) -> Bytes {
+    if let Some(place) = hints {
+        body.cut(place);
+    }
+    Bytes::from_owner(body)
 }
 
-/// The place of the field with the value `value`, with one of the commas around it; absent: the field's
-/// name is written in an unusual way.
-fn place(body: &[u8], value: &RawValue) -> Option<(usize, usize)> {
-    let value = value.get();
+/// The place of the host's own field, whose value is `hints`, with one of the commas around it; absent: there is none, or
+/// its name is written in an unusual way.
+pub(super) fn place(body: &[u8], hints: Option<&RawValue>) -> Option<Range<usize>> {
+    let value = hints?.get();
     let offset = (value.as_ptr() as usize).checked_sub(body.as_ptr() as usize)?;
     let before = trimmed_end(body.get(..offset)?);
     let before = trimmed_end(before.strip_suffix(b":")?);
@@ -188,10 +188,10 @@ fn place(body: &[u8], value: &RawValue) -> Option<(usize, usize)> {
     let before = trimmed_end(before.strip_suffix(b"\"")?);
     let after = body.get(offset + value.len()..)?.trim_ascii_start();
     if let Some(before) = before.strip_suffix(b",") {
-        return Some((before.len(), body.len() - after.len()));
+        return Some(before.len()..body.len() - after.len());
     }
     let after = after.strip_prefix(b",").unwrap_or(after);
-    Some((before.len(), body.len() - after.len()))
+    Some(before.len()..body.len() - after.len())
 }
 
 fn trimmed_end(bytes: &[u8]) -> &[u8] {
@@ -203,10 +203,12 @@ mod tests {
     use super::*;
 
     fn stripped(body: &str) -> String {
-        let body = Bytes::copy_from_slice(body.as_bytes());
-        let fields = Fields::parse(&body).unwrap();
-        let rest = without(&body, fields.get(BODY_FIELD));
-        String::from_utf8(rest.to_vec()).unwrap()
+        let fields = Fields::parse(body.as_bytes()).unwrap();
+        let mut rest = body.to_owned();
+        if let Some(place) = place(body.as_bytes(), fields.get(BODY_FIELD)) {
+            rest.replace_range(place, "");
+        }
+        rest
     }
 
     #[test]

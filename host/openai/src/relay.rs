@@ -5,7 +5,7 @@
 //! with its connection. That event is named in streams of `/v1/messages`, whose clients pass over others.
 //!
 //! # Cancellation
-//! A body that is dropped before its last byte cancels the request.
+//! A body that is dropped before its last byte cancels the request (`tests`).
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -190,5 +190,61 @@ impl Body for RelayBody {
 
     fn is_end_stream(&self) -> bool {
         self.progress == Progress::Over
+    }
+}
+
+impl Drop for RelayBody {
+    /// Closes the request if all of its answer has come. Nobody has left it then: a connection reads no body behind a head
+    /// that allows none, as that of an answer to `HEAD`, and nothing beyond the length that a head tells.
+    fn drop(&mut self) {
+        if let Ok(RelayFrame::Last(_)) = self.frames.try_recv() {
+            self.inflow.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pointsman_driver::message::{Hints, Message, Submission, channels};
+    use pointsman_events::PromptBlocks;
+    use pointsman_executor::job::Job;
+
+    use super::*;
+
+    /// True if the driver hears that a client has left whose body is dropped while this frame waits.
+    fn departs(waiting: Option<RelayFrame>) -> bool {
+        let (driver, mut inbox) = channels(1);
+        let submission = Submission {
+            model: None,
+            tenant: "default".to_owned(),
+            job: Arc::new(Job::new(Vec::new(), 1)),
+            prompt_blocks: PromptBlocks::default(),
+            hints: Hints::default(),
+            trace: None,
+        };
+        let (ticket, deliveries) = driver.submit(submission, None).unwrap();
+        let (sender, frames) = mpsc::channel(1);
+        if let Some(frame) = waiting {
+            sender.try_send(frame).unwrap();
+        }
+        drop(RelayBody {
+            frames,
+            inflow: Inflow::new(ticket, deliveries, None),
+            pace: None,
+            progress: Progress::Flowing { frames: 0 },
+            form: Form::Other,
+            unnamed: None,
+        });
+        assert!(matches!(inbox.requests.try_recv(), Ok(Message::Submit(_))));
+        matches!(inbox.requests.try_recv(), Ok(Message::Depart(_)))
+    }
+
+    #[test]
+    fn a_body_that_is_dropped_cancels_the_request_unless_all_of_it_has_come() {
+        assert!(departs(None));
+        assert!(departs(Some(RelayFrame::More(Bytes::new()))));
+        assert!(!departs(Some(RelayFrame::Last(Bytes::new()))));
     }
 }

@@ -35,7 +35,10 @@ pub fn routes() -> Vec<Route> {
         Route::post("/v1/completions", route_function!(super::text))
             .named("createCompletion", "completions")
             .access(RouteAccess::Clients)
-            .about("Continues one prompt, whole or streamed.", COMPLETION)
+            .about(
+                "Continues one prompt or several, whole or streamed.",
+                COMPLETION,
+            )
             .takes(hinted(text_body))
             .fails(COMPLETION_FAILURES)
             .operation(Operation::TextCompletion),

@@ -8,7 +8,6 @@
 use std::cell::LazyCell;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pointsman_driver::catalog::Catalog;
 use pointsman_driver::message::{Hints, Submission};
 use pointsman_driver::operator::{RequestSize, RouteQuery};
@@ -70,7 +69,6 @@ pub(super) fn understand(
     (caller, passage): (Caller, Passage),
     body: RequestBody,
 ) -> Result<Understood, ApiError> {
-    let body = Bytes::from_owner(body);
     let catalog = caller.holder.view(app.catalog());
     let mut fields = Fields::parse(&body)?;
     let target = Target::take(&mut fields, &catalog, app.settings.unnamed_model)?;
@@ -106,7 +104,8 @@ pub(super) fn understand(
     )));
     if let ([(job, _)], false) = (&mut *local.works, remotes.is_empty()) {
         hints.conversation = conversation(&fields, &hints, (caller.tenant(), &target));
-        let body = passing::without(&body, hinted);
+        let place = passing::place(&body, hinted);
+        let body = passing::without(body, place);
         let about = (target.name.as_deref(), prompt_tokens, target.rooms(&hints));
         let call = passage.call(&caller.headers, body, about);
         job.call = Some(Arc::new(call));

@@ -12,6 +12,8 @@
 //! run there when the last of them is late, it is busy and not silent: they have times of their own, after which they
 //! fail. Busy or silent, it counts as not heard.
 
+mod headcount;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,8 @@ use crate::findings::Findings;
 use crate::residency::{Loaded, Orders, has_failed};
 use crate::router::{self, RouterSlots, is_router};
 use crate::sequence::is_failure;
+
+use headcount::{FoundCapacity, Headcount};
 
 /// The longest time for an answer. A connection is given up before that, so that a server that is not there is told
 /// from one that is late.
@@ -57,6 +61,8 @@ pub(crate) struct Asker {
     hides_loaded: bool,
     /// The slots of a router's models.
     router: RouterSlots,
+    /// The capacity of a server that does not tell it.
+    found: FoundCapacity,
 }
 
 /// Requests of ours at a server, for questions that disturb one that has none.
@@ -98,6 +104,7 @@ impl Asker {
             metrics: server.metrics.clone(),
             hides_loaded: false,
             router: RouterSlots::default(),
+            found: FoundCapacity::default(),
         }
     }
 
@@ -191,10 +198,6 @@ impl Asker {
     /// Capacity and load, as far as they are told. `list` is the answer with the models.
     async fn room(&mut self, ours: &Ours, list: Option<&Value>) -> Room {
         let software = self.software.unwrap_or(ServerSoftware::OpenAi);
-        let usual = ServerLoad {
-            capacity: Some(usual_capacity(software)),
-            ..ServerLoad::default()
-        };
         let mut models_max = None;
         let told = match software {
             ServerSoftware::Sglang => {
@@ -222,26 +225,32 @@ impl Asker {
                 ServerLoad::default()
             }
         };
-        let measured = self.measured(software).await;
+        let (measured, counted) = self.measured(software).await;
+        let found = self.found.note(counted, ours.count);
+        let usual = usual_capacity(software);
+        let assumed = ServerLoad {
+            capacity: Some(found.map_or(usual, |found| found.min(usual))),
+            ..ServerLoad::default()
+        };
         Room {
-            load: measured.or(told).or(usual),
+            load: measured.or(told).or(assumed),
             models_max,
         }
     }
 
-    /// The load in the metrics that have names, an operator's before those of the software.
-    async fn measured(&self, software: ServerSoftware) -> ServerLoad {
+    /// The load and the requests in the metrics that have names, an operator's before those of the software.
+    async fn measured(&self, software: ServerSoftware) -> (ServerLoad, Option<Headcount>) {
         let names = self.metrics.clone().or(software.metric_names());
         if !names.has_any() {
-            return ServerLoad::default();
+            return (ServerLoad::default(), None);
         }
         let path = names.path.as_deref().unwrap_or(METRICS_PATH);
         match self.client.get(path, PATIENCE).await {
             Ok((StatusCode::OK, body)) => {
-                let text = String::from_utf8_lossy(&body);
-                load_of(&Samples::parse(&text), &names)
+                let samples = Samples::parse(&String::from_utf8_lossy(&body));
+                (load_of(&samples, &names), counted_in(&samples, &names))
             }
-            Ok(_) | Err(_) => ServerLoad::default(),
+            Ok(_) | Err(_) => (ServerLoad::default(), None),
         }
     }
 
@@ -272,6 +281,7 @@ pub(crate) fn unheard(error: &CallError, ours: usize) -> Availability {
     match error {
         CallError::Timeout(_) if ours > 0 => Availability::Busy,
         CallError::Timeout(_)
+        | CallError::Unreachable(_)
         | CallError::Connection(_)
         | CallError::Answer { .. }
         | CallError::Path(_) => Availability::Silent,
@@ -298,8 +308,8 @@ fn software_of(answer: &Value) -> Option<ServerSoftware> {
     (!list.is_empty()).then_some(found)
 }
 
-/// The requests that a server of this software runs at once where it does not tell: vLLM's
-/// `max_num_seqs`, SGLang's and Ollama's defaults, and a number for others.
+/// The requests that a server of this software runs at once where it does not tell, and was not found to run fewer:
+/// vLLM's, SGLang's and Ollama's defaults, and a number for others.
 fn usual_capacity(software: ServerSoftware) -> u32 {
     match software {
         ServerSoftware::Vllm | ServerSoftware::Sglang => 256,
@@ -383,7 +393,6 @@ pub(crate) fn is_processing(slots: &Value) -> Option<u32> {
 
 /// The load in the metrics of these names.
 fn load_of(samples: &Samples, names: &MetricNames) -> ServerLoad {
-    let running = samples.count(names.running.as_ref());
     let label = |name: &str| {
         let info = samples.named(names.kv_info.as_ref())?;
         let value: u32 = info.labels.get(name)?.parse().ok()?;
@@ -395,16 +404,21 @@ fn load_of(samples: &Samples, names: &MetricNames) -> ServerLoad {
     let usage = usage.map(MetricSamples::mean);
     ServerLoad {
         capacity: None,
-        present: running.map(|running| {
-            let waiting = samples.count(names.waiting.as_ref()).unwrap_or(0);
-            running.saturating_add(waiting)
-        }),
+        present: counted_in(samples, names).map(Headcount::all),
         tokens_per_block: label("block_size"),
         kv: blocks_total.zip(usage).and_then(|(total, usage)| {
             let used = whole(f64::from(total) * usage.clamp(0.0, 1.0));
             kv_report(u64::from(total), u64::from(used))
         }),
     }
+}
+
+/// The requests in the metrics of these names; absent: those that run are not told.
+fn counted_in(samples: &Samples, names: &MetricNames) -> Option<Headcount> {
+    Some(Headcount {
+        running: samples.count(names.running.as_ref())?,
+        waiting: samples.count(names.waiting.as_ref()).unwrap_or(0),
+    })
 }
 
 /// The report of a pool of so many blocks.

@@ -33,7 +33,7 @@ use hyper_util::client::legacy::connect::{HttpConnector, HttpInfo};
 use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use pointsman_executor::server::ServerConfig;
-use pointsman_notation::{causes, chain};
+use pointsman_notation::{Time, causes, chain};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
@@ -56,6 +56,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const ANSWERED_MAX: usize = 8192;
 /// The time between two looks at all of them for those that are forgotten.
 const SWEPT_EVERY: Duration = Duration::from_secs(1);
+/// The numbers of the errors by which this machine has no room for more files: `ENFILE` and `EMFILE`.
+const NO_FILES: [i32; 2] = [23, 24];
 /// The bytes of an answer by HTTP/2 that come before its client has read any.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// The bytes that all answers on a connection may have unread together: enough for 4096 whose clients read nothing.
@@ -131,11 +133,14 @@ pub struct Download {
 /// The reason why a server was not heard.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No connection, or it broke before an answer.
+    /// No connection could be made: nothing of the request has reached the server.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The connection broke before an answer, or this machine can make none now.
     #[error("{0}")]
     Connection(String),
     /// Nothing came for too long.
-    #[error("no answer within {} s", .0.as_secs_f64())]
+    #[error("no answer within {}", Time(*.0))]
     Timeout(Duration),
     /// The answer is longer than an answer to such a question is.
     #[error("its answer has more than {bytes_max} bytes, or broke off")]
@@ -167,16 +172,11 @@ impl Connections {
 
     /// The same, with such clients for requests that are passed on.
     fn of(trust: Trust<'_>, passing: fn() -> legacy::Builder) -> io::Result<Self> {
-        let mut tcp = HttpConnector::new();
-        tcp.set_nodelay(true);
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        tcp.set_keepalive(Some(IDLE_TIMEOUT));
         let tls = HttpsConnectorBuilder::new().with_tls_config(tls_config(trust)?);
         let connector = tls
             .https_or_http()
             .enable_all_versions()
-            .wrap_connector(tcp);
+            .wrap_connector(tcp());
         Ok(Self {
             requests: passing().build(connector.clone()),
             questions: keeping().build(connector.clone()),
@@ -196,25 +196,25 @@ impl Connections {
     ) -> Result<Response<Incoming>, CallError> {
         let again = request.clone();
         let begun = Instant::now();
-        let response = kept.request(request).await;
-        let now = Instant::now();
-        let is_unread = match &response {
+        let error = match kept.request(request).await {
             Ok(response) => {
-                self.answered.note(response, now);
-                false
+                self.answered.note(&response, Instant::now());
+                return Ok(response);
             }
-            Err(error) => {
-                let is_early = now.duration_since(begun) < CLOSED_WITHIN;
-                let is_stale = || has_ended(error) && self.answered.knows(error, now);
-                is_refused(error) || is_early && is_stale()
-            }
+            Err(error) => error,
         };
-        let response = if is_unread {
-            self.fresh.request(again).await
-        } else {
-            response
-        };
-        response.map_err(|error| CallError::Connection(chain(&error)))
+        let now = Instant::now();
+        if is_refused(&error) {
+            let response = self.fresh.request(again).await;
+            return response.map_err(|error| CallError::of(&error));
+        }
+        let is_early = now.duration_since(begun) < CLOSED_WITHIN;
+        if is_early && has_ended(&error) && self.answered.knows(&error, now) {
+            let response = self.fresh.request(again).await;
+            // The server may have read it before, and have ended by it.
+            return response.map_err(|error| CallError::Connection(chain(&error)));
+        }
+        Err(CallError::of(&error))
     }
 }
 
@@ -255,7 +255,7 @@ impl Connections {
     ) -> Result<(Parts, Bytes), CallError> {
         let asked = async {
             let response = self.questions.request(request.map(Full::new)).await;
-            let response = response.map_err(|error| CallError::Connection(chain(&error)))?;
+            let response = response.map_err(|error| CallError::of(&error))?;
             whole(response, bytes_max).await
         };
         let answered = timeout(patience, asked).await;
@@ -280,7 +280,7 @@ impl Connections {
         let asked = self.questions.request(request.map(|()| Full::default()));
         let answered = timeout(patience, asked).await;
         let answered = answered.map_err(|_late| CallError::Timeout(patience))?;
-        let response = answered.map_err(|error| CallError::Connection(chain(&error)))?;
+        let response = answered.map_err(|error| CallError::of(&error))?;
         let (head, body) = response.into_parts();
         Ok(Download {
             head,
@@ -407,6 +407,20 @@ impl ServerClient {
     }
 }
 
+// === impl CallError ===
+
+impl CallError {
+    /// The error of a request that has no answer.
+    fn of(error: &legacy::Error) -> Self {
+        let why = chain(error);
+        if error.is_connect() && !causes(error).any(is_own_fault) {
+            Self::Unreachable(why)
+        } else {
+            Self::Connection(why)
+        }
+    }
+}
+
 // === impl Answered ===
 
 impl Answered {
@@ -459,6 +473,16 @@ impl Ends {
     }
 }
 
+/// The way to make connections. What is written to one is sent at once, however little it is.
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.set_nodelay(true);
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    tcp.set_keepalive(Some(IDLE_TIMEOUT));
+    tcp
+}
+
 /// The settings of a client that keeps connections. One by HTTP/2 whose server is gone without a word is found by asking.
 fn keeping() -> legacy::Builder {
     let mut builder = Client::builder(TokioExecutor::new());
@@ -495,6 +519,16 @@ fn is_refused(error: &legacy::Error) -> bool {
         let is_connection = error.is_go_away() && reason == Some(h2::Reason::NO_ERROR);
         error.is_remote() && (is_stream || is_connection)
     })
+}
+
+/// True for a fault of this machine, which says nothing of a server: it has no file, port or memory left.
+fn is_own_fault(cause: &(dyn Error + 'static)) -> bool {
+    let error = cause.downcast_ref::<io::Error>();
+    let number = error.and_then(io::Error::raw_os_error);
+    let lacks_files = number.is_some_and(|number| NO_FILES.contains(&number));
+    let kind = error.map(io::Error::kind);
+    let others = [io::ErrorKind::AddrNotAvailable, io::ErrorKind::OutOfMemory];
+    lacks_files || kind.is_some_and(|kind| others.contains(&kind))
 }
 
 fn is_end(cause: &(dyn Error + 'static)) -> bool {

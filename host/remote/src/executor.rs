@@ -115,7 +115,7 @@ struct Standing {
     loaded_models: Option<Vec<String>>,
     /// Requests that the server was found to take at once; absent: as many as it says.
     learned: Option<u32>,
-    /// The last pause of a server that had no room; zero: it has served since.
+    /// The last pause of a server that had no room, or took no connection; zero: it has served since.
     busy_pause: Duration,
     models_max: ModelsMax,
 }
@@ -279,7 +279,8 @@ impl Remote {
             news: self.news.clone(),
         };
         let task = tokio::spawn(task.run()).abort_handle();
-        let running = OpenCall::new(&start.order, state, task, generated);
+        let url = self.spec.server.url.clone();
+        let running = OpenCall::new(&start.order, state, task, generated, url);
         self.running.insert(sequence.request, running);
         self.count_ours();
         vec![Event::Started(sequence)]
@@ -398,11 +399,18 @@ impl Remote {
             }
             SequenceEnd::TurnedBack { why, retry_after } => {
                 debug!(executor = name, why, "a request was turned back");
-                let mut events = self.turned_back(retry_after);
+                let mut events = self.turned_back(&running.url, retry_after);
                 events.extend(unread);
                 let state = Some(running.state);
                 events.push(failed(sequence, RetryClass::Anywhere, why, state));
                 events
+            }
+            SequenceEnd::Unreachable(why) => {
+                // Before the request goes anywhere: it is to find the server silent.
+                let told = self.not_reached(&running.url, &why);
+                let state = Some(running.state);
+                let failed = failed(sequence, RetryClass::Anywhere, why, state);
+                told.into_iter().chain(unread).chain([failed]).collect()
             }
             SequenceEnd::TooLong(longer) => {
                 let why = "the prompt is too long for it".to_owned();

@@ -5,10 +5,10 @@
 //! passed on byte for byte, each in a task of its own, and the responses go through to the clients as
 //! they come.
 //!
-//! A request fails elsewhere, and not its client, as long as nothing of a response has come: it goes
+//! A request fails elsewhere, and not its client, as long as its client has nothing of a response: it goes
 //! back to the machine, which finds another executor. A server that says that it has no room (429, 503),
 //! that its context has none where another one's is longer, or that it was not built for a request (501, 505), has not
-//! failed.
+//! failed. Nor has one to which no connection can be made: it is silent, and the request may go there once it is back.
 //!
 //! # Bounds
 //! What is asked of a server is read up to [`client::ANSWER_BYTES_MAX`]. A response waits for its client,

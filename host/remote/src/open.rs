@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pointsman_events::{Progress, PromptCount, SequenceRef, StartOrder};
 use pointsman_executor::contract::Event;
 use pointsman_executor::job::JobState;
+use pointsman_executor::server::ServerUrl;
 use tokio::task::AbortHandle;
 
 use crate::watch::Usage;
@@ -20,6 +21,8 @@ pub(crate) struct OpenCall {
     /// The request, to be handed back.
     pub(crate) state: Box<JobState>,
     pub(crate) task: AbortHandle,
+    /// The server's address when it began.
+    pub(crate) url: ServerUrl,
     /// Tokens of the prompt that were not reported as read.
     unread: u32,
     /// True once the prompt was taken to be read, before anything has come.
@@ -38,11 +41,13 @@ impl OpenCall {
         state: Box<JobState>,
         task: AbortHandle,
         generated: Arc<AtomicU32>,
+        url: ServerUrl,
     ) -> Self {
         Self {
             sequence: order.sequence,
             state,
             task,
+            url,
             unread: order.prompt_tokens,
             is_taken_as_read: false,
             generated,

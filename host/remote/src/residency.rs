@@ -28,6 +28,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 use pointsman_events::Availability;
+use pointsman_notation::Time;
 use serde_json::Value;
 use tokio::sync::Mutex as Turn;
 use tokio::time::{Instant, sleep, timeout};
@@ -251,10 +252,8 @@ impl Residency {
         };
         let brought = timeout(limit, brought).await;
         brought.unwrap_or_else(|_elapsed| {
-            Err(format!(
-                "`{model}` was not loaded in {} s",
-                limit.as_secs_f64()
-            ))
+            let limit = Time(limit);
+            Err(format!("`{model}` was not loaded in {limit}"))
         })
     }
 

@@ -1,5 +1,9 @@
 //! One request at a server: passed on, and its response brought back.
 //!
+//! # Whole answers
+//! Another server can serve a request as long as its client has nothing of a response. So a whole answer in JSON goes to the client once
+//! all of it is here, unless it is longer than [`GATHERED_BYTES_MAX`]. Bodies of other kinds go through as they come.
+//!
 //! # Cancellation
 //! The connection's request ends with the task, and the server hears of it.
 
@@ -8,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header;
 use http::response::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use memchr::memmem;
@@ -23,10 +27,11 @@ use pointsman_executor::relay::{
 };
 use pointsman_executor::server::{BrokenStreams, ServerAnswer};
 use pointsman_executor::trace::TraceHeaders;
+use pointsman_notation::Time;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::client::ServerClient;
+use crate::client::{CallError, ServerClient};
 use crate::continuation::{self, Follower};
 use crate::executor::News;
 use crate::residency::{Attendance, Residency};
@@ -37,6 +42,10 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// The times after which a server is taken to have read a prompt whose answer comes as a whole: nothing tells of that before the
 /// end. The least, and the time for each token.
 const READING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_micros(100));
+/// The most bytes of a whole answer that are gathered before any of it is passed on.
+const GATHERED_BYTES_MAX: usize = 64 << 10;
+/// The longest wait for the end of a response whose last byte has come.
+const END_WAIT: Duration = Duration::from_millis(100);
 /// The name of the field by which a request asks for a stream.
 const STREAM: &[u8] = br#""stream""#;
 
@@ -82,6 +91,8 @@ pub(crate) enum SequenceEnd {
     },
     /// The prompt is too long for the server, and not for the executors of these names, as far as is known.
     TooLong(Vec<String>),
+    /// No connection to the server could be made: nothing of the request has reached it.
+    Unreachable(String),
     /// The server failed before anything of a response was passed on.
     Failed(String),
     /// The server failed when a part of a stream had been passed on, with which another one can go on.
@@ -98,6 +109,8 @@ struct Passing {
     watch: BodyWatch,
     /// Absent: it goes through as it comes.
     follower: Option<Follower>,
+    /// The bytes that are gathered before any is passed on, unless it ends before that.
+    gathered: usize,
 }
 
 /// A response, as far as its status tells what is to be done with it.
@@ -143,13 +156,11 @@ impl Sequence {
         let sent = pin!(timeout(self.timeouts.first_byte, sent));
         let response = match self.head(sent).await {
             Ok(Ok(response)) => response,
+            Ok(Err(CallError::Unreachable(why))) => return SequenceEnd::Unreachable(why),
             Ok(Err(error)) => return SequenceEnd::Failed(error.to_string()),
             Err(_elapsed) => {
-                let patience = self.timeouts.first_byte;
-                return SequenceEnd::Failed(format!(
-                    "no response within {} s",
-                    patience.as_secs_f64()
-                ));
+                let patience = Time(self.timeouts.first_byte);
+                return SequenceEnd::Failed(format!("no response within {patience}"));
             }
         };
         match self.unserved(response.status(), response.headers()) {
@@ -216,7 +227,7 @@ impl Sequence {
         path.ends_with("/completions")
     }
 
-    /// Passes a response on. Its head goes with its first byte: until then the request may go elsewhere.
+    /// Passes a response on. Its head goes with its first bytes: until then the request may go elsewhere.
     async fn relay(
         &self,
         response: Response<Incoming>,
@@ -229,6 +240,7 @@ impl Sequence {
             return SequenceEnd::Failed(format!("it answers {} and no stream", head.status));
         }
         let mut passing = Passing {
+            gathered: self.gathered(&head.headers, &body),
             body,
             watch,
             follower,
@@ -260,7 +272,7 @@ impl Sequence {
             drop(self.news.send(News::Began(self.name)).await);
         }
         if is_whole {
-            return self.served(&passing.watch);
+            return self.served(&mut passing).await;
         }
         loop {
             let next = match self.next(&mut passing, self.timeouts.stall).await {
@@ -279,13 +291,18 @@ impl Sequence {
                 return SequenceEnd::ClientGone;
             }
             if is_last {
-                return self.served(&passing.watch);
+                return self.served(&mut passing).await;
             }
         }
     }
 
     /// The end of the request, whose whole response has gone through.
-    fn served(&self, watch: &BodyWatch) -> SequenceEnd {
+    async fn served(&self, passing: &mut Passing) -> SequenceEnd {
+        // A server that speaks HTTP/2 would take a body that is left before its end for one that is not wanted.
+        if !passing.body.is_end_stream() {
+            drop(timeout(END_WAIT, passing.body.frame()).await);
+        }
+        let watch = &passing.watch;
         let mut usage = watch.usage();
         usage.is_prompt_read |= watch.form != Form::Error && self.is_completion();
         if let Some(status) = watch.last_error().filter(|status| is_failure(*status)) {
@@ -327,26 +344,49 @@ impl Sequence {
         })
     }
 
-    /// The first frame for the client: of a stream with its first event, as long as that is not long.
-    async fn first(&self, passing: &mut Passing) -> Result<RelayFrame, String> {
-        let mut first = self.next(passing, self.timeouts.first_byte).await?;
-        while passing.watch.awaits_first_event()
-            && let RelayFrame::More(begun) = &first
-        {
-            first = match self.next(passing, self.timeouts.stall).await? {
-                RelayFrame::More(more) => RelayFrame::More([&**begun, &*more].concat().into()),
-                RelayFrame::Last(more) => RelayFrame::Last([&**begun, &*more].concat().into()),
-                broken @ RelayFrame::Broken(_) => broken,
-            };
+    /// The bytes of a body after these headers that are gathered before any is passed on. None are where a stream was asked for, whose
+    /// client reads what has come, whatever it is called.
+    fn gathered(&self, headers: &HeaderMap, body: &Incoming) -> usize {
+        let told = usize::try_from(body.size_hint().lower());
+        let is_short = told.is_ok_and(|bytes| bytes <= GATHERED_BYTES_MAX);
+        if is_short && is_json(headers) && !asks_for_stream(&self.call.body) {
+            GATHERED_BYTES_MAX
+        } else {
+            0
         }
-        Ok(first)
     }
 
-    /// The next frame for the client.
+    /// The first frame for the client: of a stream with its first event, and of a whole answer with all of it, as long as these
+    /// are not long. Several pieces are copied: each of them would keep the whole buffer that it was read into.
+    async fn first(&self, passing: &mut Passing) -> Result<RelayFrame, String> {
+        let mut begun = BytesMut::new();
+        let mut patience = self.timeouts.first_byte;
+        loop {
+            let next = self.next(passing, patience).await?;
+            let (RelayFrame::More(piece) | RelayFrame::Last(piece)) = &next else {
+                return Ok(next);
+            };
+            let is_last = is_last(&next);
+            let is_enough = is_last || !passing.awaits_more(begun.len() + piece.len());
+            if is_enough && begun.is_empty() {
+                return Ok(next);
+            }
+            begun.extend_from_slice(piece);
+            match (is_enough, is_last) {
+                (true, true) => return Ok(RelayFrame::Last(begun.freeze())),
+                (true, false) => return Ok(RelayFrame::More(begun.freeze())),
+                (false, _) => patience = self.timeouts.stall,
+            }
+        }
+    }
+
+    /// The next frame for the client. The one with the last byte is the last, though by HTTP/2 the end of a body may come later:
+    /// the client has all then.
     async fn next(&self, passing: &mut Passing, patience: Duration) -> Result<RelayFrame, String> {
         loop {
             let bytes = next_bytes(&mut passing.body, patience).await?;
-            let is_last = bytes.is_none() || passing.body.is_end_stream();
+            let left = passing.body.size_hint().exact();
+            let is_last = bytes.is_none() || passing.body.is_end_stream() || left == Some(0);
             let mut passed = passing.pass(bytes.unwrap_or_default());
             if is_last {
                 passed = passing.finish(passed);
@@ -382,11 +422,25 @@ impl Passing {
         }
     }
 
+    /// True if more has to come before anything is passed on, of which so many bytes have come.
+    fn awaits_more(&self, bytes: usize) -> bool {
+        self.watch.awaits_first_event() || bytes < self.gathered
+    }
+
     /// The stream as its client has it, for another server to go on with; absent: none can.
     fn broken(&mut self, sender: &RelaySender, original: &Bytes) -> Option<Box<BrokenStream>> {
         let follower = self.follower.take()?;
         follower.broken(sender.clone(), original).map(Box::new)
     }
+}
+
+/// True if the body after these headers is one text in JSON.
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.map_or(&b""[..], HeaderValue::as_bytes);
+    let mut parts = content_type.split(|byte| *byte == b';');
+    let kind = parts.next().unwrap_or_default().trim_ascii();
+    kind.eq_ignore_ascii_case(b"application/json")
 }
 
 /// True for a status by which a server says that it has failed. One that was not built or started for what is asked has
@@ -424,8 +478,7 @@ async fn go_on(broken: BrokenStream, first: RelayFrame) -> Result<RelaySender, C
 async fn next_bytes(body: &mut Incoming, patience: Duration) -> Result<Option<Bytes>, String> {
     loop {
         let frame = timeout(patience, body.frame()).await;
-        let frame =
-            frame.map_err(|_elapsed| format!("nothing came for {} s", patience.as_secs_f64()))?;
+        let frame = frame.map_err(|_elapsed| format!("nothing came for {}", Time(patience)))?;
         match frame {
             None => return Ok(None),
             Some(Err(error)) => return Err(format!("the response broke off: {error}")),

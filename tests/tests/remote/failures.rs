@@ -9,6 +9,7 @@ use pointsman_tests::backend::{Conduct, MockBackend, coded, head, stream_head, t
 use pointsman_tests::client::{chat, streamed_chat};
 use pointsman_tests::serving::Serving;
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use super::{backend, begun, executors_until, named, over, serving_with, two_servers};
 
@@ -73,6 +74,19 @@ fn late() -> Vec<(&'static str, Conduct)> {
     ]
 }
 
+/// A whole answer that breaks off after its first bytes, and tells that it has so many.
+fn breaks_off(bytes: usize) -> Conduct {
+    let kind = [("content-type", "application/json; charset=utf-8")];
+    Conduct::Bytes((head(200, &kind, bytes) + "{\"id\":").into_bytes())
+}
+
+/// A whole answer in pieces that breaks off after so many bytes.
+fn breaks_off_after(bytes: usize) -> Conduct {
+    let head = stream_head().replace("text/event-stream", "application/json");
+    let pieces = coded("{\"id\":") + &coded(&" ".repeat(bytes));
+    Conduct::Bytes((head + &pieces).into_bytes())
+}
+
 /// An answer that is strange, and no failure: it goes through as it is.
 fn strange() -> Vec<(&'static str, Conduct, String)> {
     let events = token(0) + "data: {\"cho\n\nno field\n\ndata: [DONE]\n\n";
@@ -107,14 +121,22 @@ async fn judged(serving: &Serving, what: &str, health: &str) -> Result<()> {
     Ok(())
 }
 
-/// Has the server `bad` serve one request, which makes it whole.
+/// Has the server `bad` serve one request, which makes it whole. Its prompt takes nearly all blocks of [`tells_blocks`].
 async fn made_whole(serving: &Serving, bad: &MockBackend, what: &str) -> Result<()> {
     bad.does(Conduct::Answers(3));
-    let answer = serving
-        .client
-        .raw(CHAT, &[], pinned(chat("well")).to_string());
-    ensure!(answer.await?.text()? == "t0 t1 t2 ", "{what}");
+    let long = pinned(chat(&"word ".repeat(28))).to_string();
+    let answer = serving.client.raw(CHAT, &[], long).await?;
+    ensure!(answer.text()? == "t0 t1 t2 ", "{what}");
     judged(serving, what, "up").await
+}
+
+/// Has a server tell that it has twelve blocks of four tokens, of which none is in use.
+fn tells_blocks(mock: &MockBackend) {
+    mock.has_models("vllm", &["demo"]);
+    mock.answers("/health", 200, "");
+    let told = "vllm:kv_cache_usage_perc 0\n\
+        vllm:cache_config_info{block_size=\"4\",num_gpu_blocks=\"12\"} 1\n";
+    mock.answers("/metrics", 200, told);
 }
 
 /// A request that only the server `bad` may serve.
@@ -138,6 +160,8 @@ async fn with(
     let mut first = backend("bad", bad)?;
     first.server.first_byte_timeout = Duration::from_millis(300);
     first.server.stall_timeout = Duration::from_millis(300);
+    // It is asked after a failure. Blocks that it tells while requests run would hide those that stay taken.
+    first.server.poll = Duration::from_secs(3600);
     // The first in order is taken.
     let others = good.map(|good| backend("good", good)).transpose()?;
     let serving = serving_with([first], |config| {
@@ -189,7 +213,9 @@ async fn a_failure_before_the_first_byte_is_made_good_by_another_server() -> Res
 #[tokio::test]
 async fn a_failure_that_nobody_makes_good_is_a_clean_error() -> Result<()> {
     let bad = MockBackend::start(&["demo"]).await?;
+    tells_blocks(&bad);
     let serving = judging(&bad, None).await?;
+    serving.load_until(|load| load.blocks_total == 12).await?;
     for (what, conduct) in early() {
         bad.does(conduct);
         for body in [chat("hello"), streamed_chat("hello")] {
@@ -208,7 +234,9 @@ async fn a_failure_that_nobody_makes_good_is_a_clean_error() -> Result<()> {
 #[tokio::test]
 async fn a_stream_that_breaks_off_ends_with_an_error_event() -> Result<()> {
     let [bad, good] = two_servers().await?;
+    tells_blocks(&bad);
     let serving = judging(&bad, Some(&good)).await?;
+    serving.load_until(|load| load.blocks_total == 12).await?;
     for (what, conduct) in late() {
         bad.does(conduct);
         let body = pinned(streamed_chat("hello"));
@@ -236,12 +264,58 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event() -> Result<()> {
     ensure!(answer.status == 200 && answer.body == failed.as_bytes());
     judged(&serving, "an error at the end", "degraded").await?;
     made_whole(&serving, &bad, "an error at the end").await?;
-    // A whole answer that breaks off has no end.
-    let cut = head(200, &[("content-type", "application/json")], 100) + "{\"id\":";
-    bad.does(Conduct::Bytes(cut.into_bytes()));
-    let body = pinned(chat("hello")).to_string();
-    ensure!(serving.client.raw(CHAT, &[], body).await.is_err());
-    judged(&serving, "wrong length", "degraded").await?;
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_whole_answer_that_breaks_off_is_made_good_by_another_server_as_long_as_it_is_short()
+-> Result<()> {
+    let [bad, good] = two_servers().await?;
+    let serving = with(&bad, Some(&good), 1 << 20).await?;
+    for (what, conduct) in [
+        ("of a length", breaks_off(1000)),
+        ("in pieces", breaks_off_after(1000)),
+    ] {
+        bad.does(conduct);
+        let met = bad.seen(CHAT).len();
+        for time in 0..4 {
+            // No conversation that a server would be preferred for.
+            let prompt = format!("hello, {what}, {time}");
+            let answer = serving.client.chat(&prompt).await?;
+            ensure!(answer.text()? == "t0 t1 t2 ", "{what}");
+            ensure!(answer.header("x-pointsman-executor") == "good", "{what}");
+        }
+        ensure!(bad.seen(CHAT).len() > met, "{what}: was not met");
+        serving.idle().await?;
+    }
+    over(serving).await
+}
+
+#[tokio::test]
+async fn a_whole_answer_that_breaks_off_has_no_end_where_it_is_long_and_is_an_error_where_not()
+-> Result<()> {
+    let bad = MockBackend::start(&["demo"]).await?;
+    let serving = judging(&bad, None).await?;
+    let ask = || serving.client.raw(CHAT, &[], chat("hello").to_string());
+    for (what, conduct) in [
+        ("of a length", breaks_off(1000)),
+        ("in pieces", breaks_off_after(1000)),
+    ] {
+        bad.does(conduct);
+        let answer = ask().await?;
+        ensure!(answer.status == 502, "{what}: {}", answer.status);
+        judged(&serving, what, "degraded").await?;
+        made_whole(&serving, &bad, what).await?;
+    }
+    for (what, conduct) in [
+        ("of a length", breaks_off(100_000)),
+        ("in pieces", breaks_off_after(100_000)),
+    ] {
+        bad.does(conduct);
+        ensure!(ask().await.is_err(), "{what}");
+        judged(&serving, what, "degraded").await?;
+        made_whole(&serving, &bad, what).await?;
+    }
     over(serving).await
 }
 
@@ -350,6 +424,35 @@ async fn a_server_that_refuses_connections_is_down_and_others_are_asked() -> Res
     let body = pinned(chat("hello")).to_string();
     let alone = serving.client.raw(CHAT, &[], body).await?;
     ensure!(alone.status == 503, "{}", alone.status);
+    over(serving).await
+}
+
+#[tokio::test]
+async fn requests_that_are_refused_a_connection_wait_for_their_server_as_later_ones_do()
+-> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    let addr = mock.addr();
+    let mut config = backend("away", &mock)?;
+    // The requests find out before it is asked.
+    config.server.poll = Duration::from_secs(2);
+    let serving = serving_with([config], |config| {
+        config.core.unserved_max = Micros(30_000_000);
+    });
+    let serving = serving.await?;
+    let client = serving.client;
+    drop(mock);
+    // Its listener is closed a little later.
+    while TcpStream::connect(addr).await.is_ok() {}
+    let asked: Vec<_> = (0..3)
+        .map(|_| tokio::spawn(async move { client.chat("hello").await }))
+        .collect();
+    executors_until(client, |list| named(list, "away")["health"] == "down").await?;
+    serving.load_until(|load| load.queued == 3).await?;
+    let back = MockBackend::start_at(addr, &["demo"]).await?;
+    for answered in asked {
+        ensure!(answered.await??.status == 200);
+    }
+    ensure!(back.seen(CHAT).len() == 3);
     over(serving).await
 }
 

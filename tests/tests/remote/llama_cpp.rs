@@ -138,6 +138,7 @@ async fn it_answers_as_the_engine_does_and_its_clients_are_content() -> Result<(
     );
     // The golden answers are those of the engine here, and of the checkpoint's own code.
     ClientScript::node().run(&front).await?;
+    ClientScript::python_chats().run(&front).await?;
     if let Some(frameworks) = ClientScript::frameworks() {
         frameworks.run(&front).await?;
     }

@@ -1,10 +1,12 @@
 //! Servers elsewhere as executors, over HTTP.
 
 mod beside;
+mod bodies;
 mod continuation;
 mod described;
 mod failures;
 mod files;
+mod lateness;
 mod llama_cpp;
 mod pages;
 mod passing;
@@ -16,6 +18,7 @@ mod room;
 mod roster;
 mod secure;
 mod sessions;
+mod unresolved;
 
 use std::fs;
 use std::time::Duration;

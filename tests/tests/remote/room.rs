@@ -228,6 +228,42 @@ async fn what_others_run_at_a_server_takes_of_its_slots() -> Result<()> {
     serving.server.stop().await
 }
 
+/// Tests a vLLM with `--max-num-seqs 2`, which it does not tell.
+#[tokio::test]
+async fn a_server_at_which_requests_wait_has_as_many_slots_as_run_there() -> Result<()> {
+    let mock = MockBackend::start(&["demo"]).await?;
+    mock.has_models("vllm", &["demo"]);
+    mock.answers("/health", 200, "");
+    let says = |running: u32, waiting: u32| {
+        let running = format!("vllm:num_requests_running {running}\n");
+        let waiting = format!("vllm:num_requests_waiting {waiting}\n");
+        mock.answers("/metrics", 200, &(running + &waiting));
+    };
+    says(0, 0);
+    let serving = serving([backend("full", &mock)?]).await?;
+    let client = serving.client;
+    let slots = |list: &[Value]| named(list, "full")["slots_total"].as_u64();
+    executors_until(client, |list| slots(list) == Some(256)).await?;
+    mock.does(Conduct::Steps(1));
+    let mut asked = streams(client, 5);
+    mock.runs(5).await?;
+    says(2, 3);
+    executors_until(client, |list| slots(list) == Some(2)).await?;
+    // Who comes now waits here, where a policy says who goes first.
+    asked.extend(streams(client, 1));
+    serving.load_until(|load| load.queued == 1).await?;
+    // It has lacked memory, and has it now.
+    says(5, 0);
+    mock.runs(6).await?;
+    mock.allow(6);
+    for asked in asked {
+        ensure!(asked.await?? == "t0 ");
+    }
+    says(0, 0);
+    executors_until(client, |list| slots(list) == Some(256)).await?;
+    over(serving).await
+}
+
 #[tokio::test]
 async fn another_software_is_known_by_the_names_of_its_metrics() -> Result<()> {
     let mock = MockBackend::start(&["demo"]).await?;

@@ -14,7 +14,7 @@ fn vllm_metrics() -> MetricNames {
 #[tokio::test]
 async fn a_question_is_asked_again_where_its_answer_is_late_and_not_where_nobody_is_there() {
     let late = || Err(CallError::Timeout(PATIENCE));
-    let refused = || Err(CallError::Connection("refused".to_owned()));
+    let refused = || Err(CallError::Unreachable("refused".to_owned()));
     let silent = Some(Availability::Silent);
     for (answers, ends, questions) in [
         (vec![Ok(())], None, 1),
@@ -35,7 +35,7 @@ async fn a_question_is_asked_again_where_its_answer_is_late_and_not_where_nobody
 fn a_server_that_is_late_is_busy_while_requests_of_ours_run_there() {
     let late = CallError::Timeout(PATIENCE);
     assert_eq!(unheard(&late, 1), Availability::Busy);
-    let refused = CallError::Connection("refused".to_owned());
+    let refused = CallError::Unreachable("refused".to_owned());
     assert_eq!(unheard(&refused, 1), Availability::Silent);
 }
 

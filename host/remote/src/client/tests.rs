@@ -1,6 +1,8 @@
 //! Tests of a client of requests before a server that speaks HTTP/2: what it grants, what it sends once more, and when it
-//! takes a server to be gone.
+//! takes a server to be gone. And of the connections that all clients make.
 
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::advance;
@@ -200,4 +202,56 @@ async fn a_connection_that_is_gone_without_a_word_is_given_up_for_another() {
     other.write_all(SERVED).await.unwrap();
     assert_eq!(second.await.unwrap().unwrap().status(), StatusCode::OK);
     drop(gone);
+}
+
+#[tokio::test]
+async fn a_request_with_which_a_kept_connection_and_its_server_end_may_have_reached_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut read = Vec::new();
+        for answer in ["HTTP/1.1 204 No Content\r\n\r\n", ""] {
+            while !read.ends_with(b"\r\n\r\n") {
+                assert!(socket.read_buf(&mut read).await.unwrap() > 0);
+            }
+            read.clear();
+            socket.write_all(answer.as_bytes()).await.unwrap();
+        }
+        drop(listener);
+    });
+    let connections = Connections::trusting(Trust::Nobody).unwrap();
+    let send = || {
+        let request = Request::get(&*url).body(Full::default()).unwrap();
+        connections.send(&connections.requests, request)
+    };
+    assert_eq!(send().await.unwrap().status(), StatusCode::NO_CONTENT);
+    // The connection is kept.
+    settle().await;
+    let error = send().await.unwrap_err();
+    assert!(matches!(error, CallError::Connection(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_fault_of_this_machine_is_not_taken_for_a_server_that_is_not_there() {
+    let mut connector = tcp();
+    // It is for documents: no machine has it.
+    connector.set_local_address(Some("192.0.2.1".parse().unwrap()));
+    let client: Client<HttpConnector, Full<Bytes>> = keeping().build(connector);
+    let asked = client.get(Uri::from_static("http://127.0.0.1:9/"));
+    let error = CallError::of(&asked.await.unwrap_err());
+    assert!(matches!(error, CallError::Connection(_)), "{error:?}");
+    for number in NO_FILES {
+        assert!(is_own_fault(&io::Error::from_raw_os_error(number)));
+    }
+    let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+    assert!(!is_own_fault(&refused));
+}
+
+#[tokio::test]
+async fn what_is_written_to_a_server_is_sent_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let connected = TowerToHyperService::new(tcp()).call(url.parse::<Uri>().unwrap());
+    assert!(connected.await.unwrap().inner().nodelay().unwrap());
 }

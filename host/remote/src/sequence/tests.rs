@@ -1,4 +1,5 @@
-//! Tests of what is told of a prompt before anything has come, where the clock stands still but for `advance`.
+//! Tests of what is told of a prompt before anything has come, where the clock stands still but for `advance`; and of
+//! what is gathered.
 
 use std::collections::VecDeque;
 
@@ -215,4 +216,22 @@ fn a_stream_is_asked_for_by_a_field_of_that_name() {
     ] {
         assert_eq!(asks_for_stream(body.as_bytes()), asks, "{body}");
     }
+}
+
+#[test]
+fn one_text_in_json_is_told_from_many_and_from_anything_else() {
+    for (kind, is_one) in [
+        ("application/json", true),
+        ("Application/JSON ; charset=utf-8", true),
+        ("application/jsonl", false),
+        ("application/x-ndjson", false),
+        ("text/event-stream", false),
+        ("audio/mpeg", false),
+        ("", false),
+    ] {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        assert_eq!(is_json(&headers), is_one, "{kind}");
+    }
+    assert!(!is_json(&HeaderMap::new()));
 }

@@ -3,14 +3,14 @@
 use std::io;
 use std::iter::repeat;
 
-use pointsman_events::Availability;
+use pointsman_events::{Availability, RequestId, RetryClass};
 use pointsman_executor::contract::{Command, Events};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::test_util::{hold_clock, started};
+use crate::test_util::{hold_clock, passed_on, settle, started};
 
 /// The answers of a server to its first question, and to all others.
 const REFUSAL: (&str, &str) = ("401 Unauthorized", "");
@@ -74,4 +74,35 @@ async fn a_server_in_the_place_of_another_one_is_told_of_that_takes_nothing() {
     executor.commands.send(order).await.unwrap();
     let told = opens(&mut events).await;
     assert_eq!(told, [ServerChange::Replaced, busy, open]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_has_not_reached_a_server_says_nothing_of_the_one_in_its_place() {
+    tokio::spawn(hold_clock());
+    // Whoever connects to it waits for its part of the handshake.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let (executor, mut events) = started(ServerConfig::new(url.parse().unwrap()));
+    let (start, _client) = passed_on(RequestId(1));
+    executor.commands.send(start).await.unwrap();
+    settle().await;
+    let order = Command::Configure {
+        server: Box::new(refuses_at_first().await),
+        models_max: None,
+    };
+    executor.commands.send(order).await.unwrap();
+    opens(&mut events).await;
+    drop(listener);
+    let mut told = Vec::new();
+    let is_end = |event: &Event| matches!(event, Event::Failed { .. });
+    while !told.iter().any(is_end) {
+        told.extend(events.recv().await.unwrap().list);
+    }
+    let [.., Event::Failed { retry, .. }] = &*told else {
+        panic!("{told:?}");
+    };
+    assert_eq!(*retry, RetryClass::Anywhere);
+    let silent = ServerChange::Availability(Availability::Silent);
+    let is_silent = |event: &Event| matches!(event, Event::Changed(change) if *change == silent);
+    assert!(!told.iter().any(is_silent), "{told:?}");
 }

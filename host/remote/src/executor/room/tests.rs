@@ -1,9 +1,9 @@
-//! Tests of the time after which a server that had no room is asked again.
+//! Tests of the time after which a server that had no room, or took no connection, is asked again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pointsman_events::RequestId;
+use pointsman_events::{RequestId, RetryClass};
 use pointsman_executor::contract::Events;
 use pointsman_executor::delivery::{Closing, Deliveries};
 use pointsman_executor::handle::EngineHandle;
@@ -11,6 +11,7 @@ use pointsman_executor::server::ServerConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
+use tokio::task::AbortHandle;
 use tokio::time::advance;
 
 use super::*;
@@ -29,6 +30,8 @@ const LIST: &str = r#"{"data": [{"id": "demo"}]}"#;
 /// An executor whose server lists its models, and turns every request back.
 struct FullServer {
     questions: Arc<Questions>,
+    /// The task that takes connections.
+    listens: AbortHandle,
     executor: EngineHandle,
     events: mpsc::Receiver<Events>,
     /// The clients' ends of the requests.
@@ -76,7 +79,7 @@ impl FullServer {
             answer: Mutex::new(answer("200 OK", LIST)),
         });
         let asked = Arc::clone(&questions);
-        tokio::spawn(async move {
+        let listens = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 tokio::spawn(converse(socket, Arc::clone(&asked), line));
             }
@@ -86,6 +89,7 @@ impl FullServer {
         let (executor, events) = started(server);
         let mut full = Self {
             questions,
+            listens: listens.abort_handle(),
             executor,
             events,
             clients: Vec::new(),
@@ -118,6 +122,33 @@ impl FullServer {
         self.clients.push(client);
         self.executor.commands.send(start).await.unwrap();
         self.is(Availability::Busy).await;
+    }
+
+    /// Takes no connection any more. The one by which it is asked stays.
+    async fn takes_no_connection(&self) {
+        self.listens.abort();
+        settle().await;
+    }
+
+    /// Has a request start that does not reach the server: it may go anywhere, once the driver knows that the server is silent.
+    async fn is_not_reached(&mut self) {
+        let (start, client) = passed_on(REQUEST);
+        self.clients.push(client);
+        self.executor.commands.send(start).await.unwrap();
+        let told = self.events.recv().await.unwrap().list;
+        assert!(matches!(&*told, [Event::Started(_)]), "{told:?}");
+        let told = self.events.recv().await.unwrap().list;
+        let is_told = matches!(
+            &*told,
+            [
+                Event::Changed(ServerChange::Availability(Availability::Silent)),
+                Event::Failed {
+                    retry: RetryClass::Anywhere,
+                    ..
+                },
+            ]
+        );
+        assert!(is_told, "{told:?}");
     }
 
     /// Lets so much time go, after which the server has heard so many rounds of questions.
@@ -197,4 +228,19 @@ async fn a_server_that_goes_on_to_refuse_questions_is_asked_as_usual() {
     let heard = full.has_heard_after(usual - AFTER).await;
     assert_eq!(heard, 2, "sooner than usual");
     assert!(full.hears_after(2 * AFTER, 3).await, "not as usual");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_and_takes_no_connection_is_tried_later_each_time() {
+    tokio::spawn(hold_clock());
+    let mut full = FullServer::start(Duration::from_secs(3600), "").await;
+    full.takes_no_connection().await;
+    for (round, pause_ms) in [(2, 200), (3, 400), (4, 800)] {
+        let pause = Duration::from_millis(pause_ms);
+        full.is_not_reached().await;
+        let heard = full.has_heard_after(pause - JUST_BEFORE).await;
+        assert_eq!(heard, round - 1, "too soon, of {pause:?}");
+        assert!(full.hears_after(AFTER, round).await, "not after {pause:?}");
+        full.is(Availability::Open).await;
+    }
 }
