@@ -104,8 +104,8 @@ pub(super) fn terms_properties() -> Properties {
         "Requests of each class that may be placed there and wait for a slot; by default 0.";
     let models_max =
         "Distinct models of which sequences may be there at once; by default unlimited.";
-    let delay =
-        "Milliseconds for which a model stays loaded after its last sequence; by default 0.";
+    let delay = "Milliseconds for which a model stays loaded after its last sequence; by default 3000 where \
+                 `models-max` is given, and otherwise 0.";
     let group = "The topology group, which requests can ask for; by default 0.";
     let slots = "Sequences at once; by default 8, or as many as a server elsewhere says.";
     vec![
@@ -221,6 +221,7 @@ pub(super) fn terms(fields: &mut Fields<'_>) -> Result<ExecutorTerms, ApiError> 
     let queue = fields.take_integer("queue", &QUEUES)?;
     let models_max = fields.take_integer(MODELS_MAX, &RUNNING)?;
     let delay = fields.take_integer(UNLOAD_DELAY, &UNLOAD_DELAYS_MS)?;
+    let delay = delay.map(|delay| Micros(u64::from(delay) * 1000));
     let weight = weight(fields)?;
     let preemptible = fields.take_as("preemptible", "true or false", |_: &bool| true)?;
     Ok(ExecutorTerms {
@@ -230,9 +231,7 @@ pub(super) fn terms(fields: &mut Fields<'_>) -> Result<ExecutorTerms, ApiError> 
         queue: queue.unwrap_or(default.queue),
         preemptible: preemptible.unwrap_or(default.preemptible),
         models_max,
-        model_unload_delay: delay.map_or(default.model_unload_delay, |delay| {
-            Micros(u64::from(delay) * 1000)
-        }),
+        model_unload_delay: ExecutorTerms::unload_delay(delay, models_max),
     })
 }
 
@@ -273,6 +272,24 @@ impl Added {
                 executor,
             }) => executor.models.first().map(String::as_str),
             Added::Engine(_) | Added::Server(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_stays_loaded_by_default_only_where_others_could_displace_it() {
+        for (body, micros) in [
+            ("{}", 0),
+            (r#"{"models-max": 1}"#, 3_000_000),
+            (r#"{"models-max": 1, "model-unload-delay-ms": 0}"#, 0),
+            (r#"{"model-unload-delay-ms": 5}"#, 5000),
+        ] {
+            let terms = terms(&mut Fields::parse(body.as_bytes()).unwrap()).unwrap();
+            assert_eq!(terms.model_unload_delay, Micros(micros), "{body}");
         }
     }
 }

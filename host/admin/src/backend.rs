@@ -9,8 +9,8 @@ use std::time::Duration;
 use http::HeaderMap;
 use pointsman_driver::provider::ExecutorTerms;
 use pointsman_executor::server::{
-    BrokenStreams, HEADERS_MAX, PromptCache, SOFTWARE, ServerConfig, ServerKey, ServerUrl,
-    header_of,
+    BrokenStreams, HEADERS_MAX, POLLS_MS, PromptCache, SOFTWARE, ServerConfig, ServerKey,
+    ServerUrl, WAITS_MS, header_of,
 };
 use pointsman_http::error::ApiError;
 use pointsman_http::fields::{Fields, Properties, integer, mismatched_text, read};
@@ -46,11 +46,6 @@ const BROKEN_STREAMS: [(BrokenStreams, &str); 2] =
 const PROMPT_CACHE: &str = "prompt-cache";
 const PROMPT_CACHES: [(PromptCache, &str); 2] =
     [(PromptCache::Assumed, "assumed"), (PromptCache::Off, "off")];
-
-/// Times that are waited for a server, in milliseconds: up to a day.
-const TIMES_MS: RangeInclusive<u32> = 1..=86_400_000;
-/// Times between two questions to a server, in milliseconds.
-const POLLS_MS: RangeInclusive<u32> = 50..=86_400_000;
 
 /// A server elsewhere, and the terms of its executor.
 pub(super) type Backend = (ServerConfig, ExecutorTerms);
@@ -96,28 +91,28 @@ pub(super) fn own_properties() -> Properties {
             FIRST_BYTE_TIMEOUT,
             integer(
                 "Milliseconds to the first byte of a response at most.",
-                &TIMES_MS,
+                &WAITS_MS,
             ),
         ),
         (
             STALL_TIMEOUT,
             integer(
                 "Milliseconds between two pieces of a response at most.",
-                &TIMES_MS,
+                &WAITS_MS,
             ),
         ),
         (
             LOAD_TIMEOUT,
             integer(
                 "Milliseconds for loading a model at most, where the server does so on order.",
-                &TIMES_MS,
+                &WAITS_MS,
             ),
         ),
         (
             UNLOAD_AFTER,
             integer(
                 "Milliseconds after its last request at which a model is unloaded, where the server does so on order. By default never.",
-                &TIMES_MS,
+                &WAITS_MS,
             ),
         ),
         (BROKEN, broken),
@@ -173,12 +168,12 @@ pub(super) fn backend(mut fields: Fields<'_>) -> Result<Backend, ApiError> {
         models: models.unwrap_or_default(),
         slots,
         poll: time(&mut fields, POLL, &POLLS_MS)?.unwrap_or(default.poll),
-        first_byte_timeout: time(&mut fields, FIRST_BYTE_TIMEOUT, &TIMES_MS)?
+        first_byte_timeout: time(&mut fields, FIRST_BYTE_TIMEOUT, &WAITS_MS)?
             .unwrap_or(default.first_byte_timeout),
-        stall_timeout: time(&mut fields, STALL_TIMEOUT, &TIMES_MS)?
+        stall_timeout: time(&mut fields, STALL_TIMEOUT, &WAITS_MS)?
             .unwrap_or(default.stall_timeout),
-        load_timeout: time(&mut fields, LOAD_TIMEOUT, &TIMES_MS)?.unwrap_or(default.load_timeout),
-        unload_after: time(&mut fields, UNLOAD_AFTER, &TIMES_MS)?,
+        load_timeout: time(&mut fields, LOAD_TIMEOUT, &WAITS_MS)?.unwrap_or(default.load_timeout),
+        unload_after: time(&mut fields, UNLOAD_AFTER, &WAITS_MS)?,
         broken_streams: one_of(&mut fields, BROKEN, &BROKEN_STREAMS)?,
         prompt_cache: one_of(&mut fields, PROMPT_CACHE, &PROMPT_CACHES)?,
         ..default
@@ -261,4 +256,28 @@ fn time(
 ) -> Result<Option<Duration>, ApiError> {
     let millis = fields.take_integer(name, range_ms)?;
     Ok(millis.map(|millis| Duration::from_millis(millis.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_the_bounds_of_the_configuration() {
+        let is_taken = |field: &str, millis: u32| {
+            let body = format!(r#"{{"url": "http://gpu1:8000", "{field}-ms": {millis}}}"#);
+            backend(Fields::parse(body.as_bytes()).unwrap()).is_ok()
+        };
+        let day = (10, 86_400_000);
+        for (field, (least, most)) in [
+            ("poll", (50, 3_600_000)),
+            ("first-byte-timeout", day),
+            ("stall-timeout", day),
+            ("load-timeout", day),
+            ("unload-after", day),
+        ] {
+            let taken = [least - 1, least, most, most + 1].map(|millis| is_taken(field, millis));
+            assert_eq!(taken, [false, true, true, false], "{field}");
+        }
+    }
 }

@@ -24,7 +24,7 @@ mod written;
 
 use std::env;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -271,7 +271,8 @@ impl BackendConfig {
 }
 
 impl Config {
-    /// Reads the file that `flags` name. Flags override the file; the rest has its default.
+    /// Reads the file that `flags` name. Flags override the file; the rest has its default. The policy folder has an
+    /// absolute path: the state folder remembers it for a server that starts elsewhere.
     ///
     /// # Errors
     /// The first problem, with its place.
@@ -280,7 +281,12 @@ impl Config {
             Some(path) => read(path)?,
             None => TomlText::new(Path::new(""), ""),
         };
-        validate::config(&source, former::parsed(&source)?, flags, &Here::look())
+        let file = former::parsed(&source)?;
+        let mut config = validate::config(&source, file, flags, &Here::look())?;
+        // Where there is no working directory, a relative path leads nowhere.
+        let absolute = |folder: PathBuf| path::absolute(&folder).unwrap_or(folder);
+        config.policies.folder = config.policies.folder.map(absolute);
+        Ok(config)
     }
 
     /// Reads a file of this text, without flags, on a machine of two processors and an empty environment.

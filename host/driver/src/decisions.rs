@@ -266,13 +266,7 @@ impl DecisionLog {
         let Some(event) = self.step_of(&stamped.fact, policies) else {
             return;
         };
-        let step = TraceStep {
-            at: stamped.now,
-            round: stamped.round,
-            event,
-            times: 1,
-        };
-        self.add(request, step);
+        self.add(request, (stamped.now, stamped.round), event);
     }
 
     /// Notes the questions of the round that led to nothing.
@@ -310,23 +304,23 @@ impl DecisionLog {
             by: self.by(pending.author, pending.reason, policies),
             faults: pending.faults,
         };
-        let step = TraceStep {
-            at: pending.at,
-            round: pending.round,
-            event: TraceEvent::Asked(Box::new(question)),
-            times: 1,
-        };
-        self.add(pending.request, step);
+        let asked = TraceEvent::Asked(Box::new(question));
+        self.add(pending.request, (pending.at, pending.round), asked);
     }
 
-    fn add(&mut self, request: RequestId, step: TraceStep) {
+    fn add(&mut self, request: RequestId, (at, round): (Micros, Round), event: TraceEvent) {
         let Some(trace) = self.traces.get_mut(&request) else {
             return;
         };
-        if let TraceEvent::Ended(outcome) = step.event {
+        if let TraceEvent::Ended(outcome) = event {
             trace.outcome = Some(outcome);
         }
-        trace.add(step);
+        trace.add(TraceStep {
+            at,
+            round,
+            event,
+            times: 1,
+        });
     }
 
     fn step_of(&mut self, fact: &Fact, policies: &PolicyHost) -> Option<TraceEvent> {
@@ -376,17 +370,16 @@ impl DecisionLog {
     }
 
     fn by(&mut self, author: Author, reason: u16, policies: &PolicyHost) -> DecidedBy {
-        let Author::Policy(number) = author else {
-            return DecidedBy {
-                author: None,
-                reason,
-            };
+        let author = match author {
+            Author::BuiltIn => None,
+            Author::Policy(number) => Some(self.words_of(number, policies)),
         };
+        DecidedBy { author, reason }
+    }
+
+    fn words_of(&mut self, number: u32, policies: &PolicyHost) -> Arc<PolicyWords> {
         if let Some(words) = self.authors.get(&number) {
-            return DecidedBy {
-                author: Some(Arc::clone(words)),
-                reason,
-            };
+            return Arc::clone(words);
         }
         while self.authors.len() >= AUTHORS_MAX {
             // The words stay with those who quote them.
@@ -399,10 +392,7 @@ impl DecisionLog {
             reasons: said.map_or_else(Vec::new, |said| said.reasons.clone()),
         });
         self.authors.insert(number, Arc::clone(&words));
-        DecidedBy {
-            author: Some(words),
-            reason,
-        }
+        words
     }
 }
 

@@ -129,7 +129,7 @@ impl Driver {
                 return;
             }
         };
-        self.input(now, Input::ExecutorUpdated(executor, update));
+        self.update(now, executor, update);
     }
 
     /// Takes what ran on an executor from it, as far as the driver has the answers: the life
@@ -168,13 +168,9 @@ impl Driver {
             return;
         }
         self.executors.reborn(executor, snapshot.incarnation);
-        let up = ExecutorUpdate::Health(Health::Up);
-        let mut updates = vec![up];
+        self.update(now, executor, ExecutorUpdate::Health(Health::Up));
         if self.executors.fate(executor) == Fate::Drains {
-            updates.push(ExecutorUpdate::Health(Health::Draining));
-        }
-        for update in updates {
-            self.input(now, Input::ExecutorUpdated(executor, update));
+            self.update(now, executor, ExecutorUpdate::Health(Health::Draining));
         }
     }
 }

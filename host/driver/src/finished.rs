@@ -171,19 +171,14 @@ impl Driver {
         let used = life.used;
         let since = |at: Micros| at.since(life.arrived);
         let ending = ending(outcome);
-        let model = life
-            .model
-            .map(|model| self.name_of(NameKind::Model, model.0));
-        let executor = life
-            .executor
-            .map(|executor| self.name_of(NameKind::Executor, executor.0));
+        let (model, executor) = (life.model, life.executor);
         let finished = FinishedRequest {
             ticket: about.ticket,
             at: stamped.now,
             tenant: self.name_of(NameKind::Tenant, life.tenant.0),
-            model,
+            model: model.map(|id| self.name_of(NameKind::Model, id.0)),
             class: life.class,
-            executor,
+            executor: executor.map(|id| self.name_of(NameKind::Executor, id.0)),
             by: about.by,
             prompt_tokens: used.prompt_tokens,
             cached_tokens: used.cached_tokens,
@@ -199,7 +194,7 @@ impl Driver {
         if life.stays {
             let leaving = Leaving {
                 request: finished,
-                executor: life.executor,
+                executor,
                 used,
                 quota: self.requests.take_quota(request),
             };
@@ -226,24 +221,19 @@ impl Driver {
     /// Takes note of what a request used on an executor that has let it go.
     pub(super) fn note_stayed(&mut self, now: Micros, stay: &Stay) {
         self.requests.stayed(now, stay);
-        let Some(leaving) = self.finished.leaving.remove(&stay.request) else {
+        let Some(mut leaving) = self.finished.leaving.remove(&stay.request) else {
             return;
         };
-        let Leaving {
-            request,
-            executor: _,
-            mut used,
-            quota,
-        } = leaving;
-        used.stayed(stay);
-        if let Some(mut quota) = quota {
+        leaving.used.stayed(stay);
+        if let Some(quota) = &mut leaving.quota {
             quota.stayed(now, stay);
         }
+        let used = leaving.used;
         self.finished.ended(FinishedRequest {
             prompt_tokens: used.prompt_tokens,
             cached_tokens: used.cached_tokens,
             output_tokens: used.output_tokens,
-            ..request
+            ..leaving.request
         });
     }
 }

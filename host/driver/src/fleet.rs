@@ -12,6 +12,8 @@
 //!    (`tests::nothing_but_additions_waits_while_a_model_loads`).
 //! 3. Of additions at once a later one finds what the earlier ones have loaded
 //!    (`tests::of_two_additions_at_once_one_loads_the_model`).
+//! 4. A model is held in memory as long as an engine serves it, whoever else does
+//!    (`tests::a_model_without_an_engine_is_loaded_again_though_a_server_elsewhere_has_it`).
 //!
 //! # Cancellation
 //! An addition that has begun is finished, even if nobody waits for it any more.
@@ -69,7 +71,8 @@ struct Members {
     executors: BTreeMap<ExecutorId, FleetMember>,
     /// The models that are served, by name.
     serving: BTreeMap<String, Serving>,
-    threads: Vec<JoinHandle<Ended>>,
+    /// The engines' threads, each with its executor.
+    threads: Vec<(ExecutorId, JoinHandle<Ended>)>,
 }
 
 /// An executor that nobody has ordered to go.
@@ -95,7 +98,7 @@ enum Drainer {
 /// A model that is served.
 #[derive(Debug, Default)]
 struct Serving {
-    /// The model as it was loaded; absent: only servers elsewhere serve it.
+    /// The model as it was loaded; absent: no engine serves it.
     loaded: Option<ServedModel>,
     /// The longest sequence on each executor that serves the model, in tokens; absent: not known.
     context_tokens: BTreeMap<String, Option<u32>>,
@@ -183,10 +186,8 @@ impl Fleet {
     pub fn of(provider: Arc<dyn Provider>, driver: DriverHandle, running: Vec<Running>) -> Self {
         let mut fleet = Self::new(provider, driver);
         for running in running {
-            let members = fleet.members.get_mut();
-            let catalog = Catalog::clone(&fleet.catalog.borrow());
-            let catalog = members.take_in(catalog, running);
-            fleet.catalog.send_replace(Arc::new(catalog));
+            let (members, catalog) = (fleet.members.get_mut(), &fleet.catalog);
+            catalog.send_modify(|catalog| members.take_in(Arc::make_mut(catalog), running));
         }
         fleet
     }
@@ -281,9 +282,8 @@ impl Fleet {
         if let Some(found) = running.engine.found.clone() {
             task::spawn(follow(Arc::downgrade(self), executor, found));
         }
-        let catalog = Catalog::clone(&self.catalog.borrow());
-        let catalog = members.take_in(catalog, running);
-        self.catalog.send_replace(Arc::new(catalog));
+        self.catalog
+            .send_modify(|catalog| members.take_in(Arc::make_mut(catalog), running));
         info!(
             executor = row.name,
             slots = row.slots_total,
@@ -359,9 +359,8 @@ impl Fleet {
         let order = |answer| Operator::Change(name.to_owned(), change, answer);
         let changed = self.driver.operate(order).await?;
         if changed.is_ok() && change == ExecutorChange::Remove {
-            let catalog = Catalog::clone(&self.catalog.borrow());
             self.catalog
-                .send_replace(Arc::new(members.let_go(catalog, name)));
+                .send_modify(|catalog| members.let_go(Arc::make_mut(catalog), name));
         }
         Some(changed)
     }
@@ -385,15 +384,19 @@ impl Fleet {
         let names = models.iter().map(|model| model.name.clone()).collect();
         let order = |answer| Operator::Serve(name.to_owned(), names, answer);
         if let Some(Ok(())) = self.driver.operate(order).await {
-            let catalog = Catalog::clone(&self.catalog.borrow());
-            let catalog = members.found(catalog, name, models);
-            self.catalog.send_replace(Arc::new(catalog));
+            self.catalog
+                .send_modify(|catalog| members.found(Arc::make_mut(catalog), name, models));
         }
     }
 
-    /// The threads of the engines, to be joined.
-    pub async fn threads(&self) -> Vec<JoinHandle<Ended>> {
-        std::mem::take(&mut self.members.lock().await.threads)
+    /// The threads of the engines, to be joined, each with its executor's name; absent: that was ordered to go.
+    pub async fn threads(&self) -> Vec<(Option<String>, JoinHandle<Ended>)> {
+        let mut members = self.members.lock().await;
+        let threads = std::mem::take(&mut members.threads).into_iter();
+        let name = |executor: ExecutorId| members.executors.get(&executor).map(|it| &it.entry.name);
+        threads
+            .map(|(executor, thread)| (name(executor).cloned(), thread))
+            .collect()
     }
 }
 
@@ -480,8 +483,8 @@ impl Members {
         }
     }
 
-    /// Takes note of an executor, and returns the catalogue with it.
-    fn take_in(&mut self, mut catalog: Catalog, running: Running) -> Catalog {
+    /// Takes note of an executor, which is in the catalogue from now on.
+    fn take_in(&mut self, catalog: &mut Catalog, running: Running) {
         let name = &running.entry.name;
         let member = FleetMember {
             entry: running.entry.clone(),
@@ -501,20 +504,22 @@ impl Members {
         }
         catalog.engines.push((name.clone(), running.engine.stats));
         catalog.executors.push(running.entry);
-        // An engine that gave up has said so to the log and to the driver.
-        self.threads.retain(|thread| !thread.is_finished());
+        let known = &self.executors;
+        // Nobody asks for the end of an engine whose executor was ordered to go.
+        self.threads
+            .retain(|(executor, thread)| known.contains_key(executor) || !thread.is_finished());
         match running.engine.work {
-            EngineWork::Thread(thread) => self.threads.push(thread),
+            EngineWork::Thread(thread) => self.threads.push((running.executor, thread)),
             EngineWork::Task => {}
         }
-        self.measured(catalog)
+        self.measure(catalog);
     }
 
-    /// Takes note of the models of a server elsewhere, and returns the catalogue with them.
-    fn found(&mut self, mut catalog: Catalog, name: &str, models: &[FoundModel]) -> Catalog {
+    /// Takes note of the models of a server elsewhere, which are in the catalogue from now on.
+    fn found(&mut self, catalog: &mut Catalog, name: &str, models: &[FoundModel]) {
         let mut executors = catalog.executors.iter_mut();
         let Some(entry) = executors.find(|executor| executor.name == name) else {
-            return catalog;
+            return;
         };
         entry.models = models.iter().map(|model| model.name.clone()).collect();
         for serving in self.serving.values_mut() {
@@ -536,32 +541,42 @@ impl Members {
                 });
             }
         }
-        self.without_unserved(catalog)
+        self.forget_unserved(catalog);
     }
 
-    /// Forgets an executor, and returns the catalogue without it.
-    fn let_go(&mut self, mut catalog: Catalog, name: &str) -> Catalog {
+    /// Forgets an executor.
+    fn let_go(&mut self, catalog: &mut Catalog, name: &str) {
         self.executors.retain(|_, member| member.entry.name != name);
         catalog.executors.retain(|executor| executor.name != name);
         catalog.engines.retain(|(executor, _)| executor != name);
         for serving in self.serving.values_mut() {
             serving.context_tokens.remove(name);
         }
-        self.without_unserved(catalog)
+        self.forget_unserved(catalog);
     }
 
-    /// The catalogue without the models that no executor serves any more, which are forgotten.
-    fn without_unserved(&mut self, mut catalog: Catalog) -> Catalog {
+    /// Forgets the models that no executor serves any more, and of those that no engine serves what was loaded.
+    fn forget_unserved(&mut self, catalog: &mut Catalog) {
         self.serving
             .retain(|_, serving| !serving.context_tokens.is_empty());
         catalog
             .models
             .retain(|entry| self.serving.contains_key(&entry.name));
-        self.measured(catalog)
+        let engines = catalog.executors.iter().filter(|it| !it.is_remote());
+        for entry in &mut catalog.models {
+            let serving = self.serving.get_mut(&entry.name);
+            if let Some(serving) = serving
+                && !engines.clone().any(|it| it.models.contains(&entry.name))
+            {
+                serving.loaded = None;
+                entry.text = None;
+            }
+        }
+        self.measure(catalog);
     }
 
-    /// The catalogue with each model's longest sequences, on the executors that serve it.
-    fn measured(&self, mut catalog: Catalog) -> Catalog {
+    /// Notes each model's longest sequences, on the executors that serve it.
+    fn measure(&self, catalog: &mut Catalog) {
         for entry in &mut catalog.models {
             let serving = self.serving.get(&entry.name);
             let longest = serving.and_then(|serving| serving.context_tokens.values().max());
@@ -570,6 +585,5 @@ impl Members {
             let known = contexts.filter_map(|(name, tokens)| Some((name.clone(), (*tokens)?)));
             entry.contexts = Arc::new(known.collect());
         }
-        catalog
     }
 }

@@ -199,12 +199,9 @@ impl ForecastDraft {
     #[must_use]
     pub fn finish(self) -> RouteForecast {
         let authored = self.verdict();
-        let words = words(
-            self.rehearsal.as_ref(),
-            &self.probe.request,
-            &self.probe.cached,
-        );
-        let candidates = self.probe.executors.iter().take(EXECUTORS_SHOWN);
+        let probe = &self.probe;
+        let words = words(self.rehearsal.as_ref(), &probe.request, &probe.cached);
+        let candidates = probe.executors.iter().take(EXECUTORS_SHOWN);
         let candidate = |probed: &ProbedExecutor| {
             let mut words = words.iter().flatten();
             RouteCandidate {
@@ -224,7 +221,7 @@ impl ForecastDraft {
             by: authored.by,
             named: named.map(|executor| name(&self.names, *executor)).collect(),
             candidates: candidates.map(candidate).collect(),
-            executors_total: self.probe.executors.len(),
+            executors_total: probe.executors.len(),
             unexplained: words.err(),
         }
     }

@@ -255,10 +255,8 @@ impl Driver {
         } = submitted;
         let (job, hints) = (Arc::clone(&submission.job), &submission.hints);
         let session = hints.session.or(hints.conversation.last().copied());
-        let trace = submission
-            .trace
-            .as_ref()
-            .and_then(|trace| trace.parent.as_ref());
+        let trace = submission.trace.as_ref();
+        let trace = trace.and_then(|trace| trace.parent.as_ref());
         let trace = trace.map(|headers| headers.parent.trace);
         let record = Record::new((ticket, trace), (job, session), sink, (closing, quota));
         let (tenant, model) = (submission.tenant.clone(), submission.model.clone());

@@ -279,7 +279,7 @@ impl Driver {
         self.input(now, input);
     }
 
-    fn update(&mut self, now: Micros, executor: ExecutorId, update: ExecutorUpdate) {
+    pub(super) fn update(&mut self, now: Micros, executor: ExecutorId, update: ExecutorUpdate) {
         self.input(now, Input::ExecutorUpdated(executor, update));
     }
 

@@ -16,6 +16,7 @@ impl Driver {
     #[must_use]
     pub(super) fn overview(&self, at: Micros) -> Overview {
         let shown = self.machine.executor_ids().take(EXECUTORS_SHOWN);
+        let quarantined = self.policies.quarantined();
         Overview {
             at,
             round: self.machine.round(),
@@ -25,11 +26,7 @@ impl Driver {
             devices: self.device_rows().collect(),
             models: self.model_rows().collect(),
             tenants: self.tenant_rows().collect(),
-            quarantined: self
-                .policies
-                .quarantined()
-                .map(|entry| entry.name.clone())
-                .collect(),
+            quarantined: quarantined.map(|entry| entry.name.clone()).collect(),
         }
     }
 

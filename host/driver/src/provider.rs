@@ -41,6 +41,8 @@ pub const TOKENS_PER_STEP: RangeInclusive<u32> = 1..=65_536;
 pub const UNLOAD_DELAY_MAX: Micros = Micros(UNLOAD_DELAY_MAX_MS as u64 * 1000);
 /// The same in milliseconds.
 pub const UNLOAD_DELAY_MAX_MS: u32 = 3_600_000;
+/// The time for which a model stays loaded after its last sequence where nobody says, and models displace each other.
+const UNLOAD_DELAY: Micros = Micros(3_000_000);
 
 /// A model to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +85,7 @@ pub struct ExecutorTerms {
     /// The number of distinct models of which sequences may be there at once; absent, the default:
     /// unlimited.
     pub models_max: Option<u32>,
-    /// The time for which a model stays loaded after its last sequence there. Default 0.
+    /// The time for which a model stays loaded after its last sequence there. Default [`Self::unload_delay`].
     pub model_unload_delay: Micros,
 }
 
@@ -230,7 +232,20 @@ impl Default for ExecutorTerms {
             queue: 0,
             preemptible: true,
             models_max: None,
-            model_unload_delay: Micros(0),
+            model_unload_delay: Self::unload_delay(None, None),
+        }
+    }
+}
+
+impl ExecutorTerms {
+    /// The time for which a model stays loaded after its last sequence: what is given, or else 3 s where `models_max` is, and 0
+    /// elsewhere. Meanwhile no other model is started there, which is of use only where it would displace the one that is loaded.
+    #[must_use]
+    pub fn unload_delay(given: Option<Micros>, models_max: Option<u32>) -> Micros {
+        match (given, models_max) {
+            (Some(given), _) => given,
+            (None, Some(_)) => UNLOAD_DELAY,
+            (None, None) => Micros(0),
         }
     }
 }

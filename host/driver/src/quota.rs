@@ -306,12 +306,7 @@ impl QuotaHold {
 
 impl Drop for QuotaHold {
     fn drop(&mut self) {
-        let UsedTokens {
-            prompt_tokens,
-            output_tokens,
-            ..
-        } = self.used;
-        let used = u64::from(prompt_tokens) + u64::from(output_tokens);
+        let used = u64::from(self.used.prompt_tokens) + u64::from(self.used.output_tokens);
         let ended = self.shared.ended.lock();
         let mut ended = ended.unwrap_or_else(PoisonError::into_inner);
         ended.tokens = ended.tokens.saturating_add(used);

@@ -37,6 +37,10 @@ fn names(policies: &PolicyHost, numbers: &[u32]) -> String {
     reason = "the journal has them all; the log has what an operator reads"
 )]
 pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) {
+    let name_of = |executor: &ExecutorId| {
+        let name = machine.name(NameKind::Executor, executor.0);
+        name.unwrap_or_default()
+    };
     match &stamped.fact {
         Fact::Fault(hook, fault) => warn!(
             hook = hook.as_str(),
@@ -57,24 +61,19 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
             "liveness clock ran out, the built-in rule stepped in"
         ),
         Fact::ExecutorAttached(executor, _) => {
-            info!(
-                executor = executor_name(machine, *executor),
-                "executor attached"
-            );
+            info!(executor = name_of(executor), "executor attached");
         }
         Fact::HealthChanged(executor, health) => info!(
-            executor = executor_name(machine, *executor),
+            executor = name_of(executor),
             health = health.as_str(),
             "executor health changed"
         ),
-        Fact::Saturated(executor) => info!(
-            executor = executor_name(machine, *executor),
-            "executor saturated"
-        ),
-        Fact::Relieved(executor) => info!(
-            executor = executor_name(machine, *executor),
-            "executor no longer saturated"
-        ),
+        Fact::Saturated(executor) => {
+            info!(executor = name_of(executor), "executor saturated");
+        }
+        Fact::Relieved(executor) => {
+            info!(executor = name_of(executor), "executor no longer saturated");
+        }
         Fact::Placed {
             request,
             executor,
@@ -82,7 +81,7 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
             ..
         } => debug!(
             request = request.0,
-            executor = executor_name(machine, *executor),
+            executor = name_of(executor),
             policy = author(policies, by.author),
             "request placed"
         ),
@@ -97,12 +96,6 @@ pub(super) fn fact(machine: &Machine, policies: &PolicyHost, stamped: &Stamped) 
         }
         _ => {}
     }
-}
-
-fn executor_name(machine: &Machine, executor: ExecutorId) -> &str {
-    machine
-        .name(NameKind::Executor, executor.0)
-        .unwrap_or_default()
 }
 
 /// Logs an event of a policy.

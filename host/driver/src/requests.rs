@@ -87,19 +87,18 @@ impl Record {
 
     /// Takes the sequence from an executor that cannot hand it back.
     fn recover(&mut self) -> Remains {
+        self.executor = None;
         match JobState::recover(&self.job, &self.sink) {
-            Recovered::GoesOn(state) => self.give_back(state),
+            Recovered::GoesOn(state) => {
+                self.state = Some(state);
+                self.remains()
+            }
             Recovered::Finished(stop) => {
-                self.executor = None;
                 self.stop = Some(stop);
-                return Remains::Whole;
+                Remains::Whole
             }
-            Recovered::Broken => {
-                self.executor = None;
-                return Remains::Broken;
-            }
+            Recovered::Broken => Remains::Broken,
         }
-        self.remains()
     }
 
     /// The tokens of the answer that are here.

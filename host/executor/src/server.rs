@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,6 +159,12 @@ pub const SOFTWARE: [(ServerSoftware, &str); 5] = [
 
 /// The most headers of an operator's that a message has.
 pub const HEADERS_MAX: usize = 32;
+
+/// Times between two questions for health and load, in milliseconds: up to an hour.
+pub const POLLS_MS: RangeInclusive<u32> = 50..=3_600_000;
+
+/// Times for which a server, or a model there, is waited for or kept, in milliseconds: up to a day.
+pub const WAITS_MS: RangeInclusive<u32> = 10..=86_400_000;
 
 /// Headers that belong to a connection or to one message, which no operator can write.
 const OF_A_MESSAGE: [HeaderName; 6] = [

@@ -114,7 +114,7 @@ async fn fetch_from_hub(
         devices: &settings.devices,
     };
     fetching.all(&choice, &listing.files).await?;
-    cache.name(&model.revision, &listing.commit)?;
+    cache.name(&model.revision, &listing.commit).await?;
     Ok(place(&snapshot, &choice))
 }
 

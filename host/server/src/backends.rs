@@ -5,7 +5,8 @@
 //! the same: it may be being written. One that is wrong changes nothing and is logged; it is tried again at each
 //! look, since files that it names may be missing yet. On SIGHUP the backends come without a look.
 //!
-//! A backend that resolves its host's name stands for a server at each address. One that is written differently
+//! A backend that resolves its host's name stands for a server at each address, and before there is one for a server
+//! by that name if its models are named: requests for them wait. One that is written differently
 //! and keeps its name is described anew: its models stay known, and no request of it fails. Where names change,
 //! those that come are heard before those go that alone serve a model. One that goes is withdrawn, and removed
 //! once nothing runs there, unless an operator has it drain: where it is back before that, it is taken back.
@@ -15,11 +16,13 @@
 //! that an operator has removed, too.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::mem;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use pointsman_core::ExecutorId;
 use pointsman_driver::catalog::{Catalog, ExecutorEntry};
@@ -62,11 +65,17 @@ struct Roster {
     refused: BTreeMap<String, String>,
 }
 
-/// An edition of the configuration file, as a look at it tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An edition of the configuration file, as a look at it tells. Tools that make the same files everywhere give all of
+/// them one time: another file in its place shows in the path, or in the time of its last status change.
+///
+/// Times are seconds and nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct FileEdition {
-    changed: SystemTime,
+    /// The real path, links resolved.
+    path: PathBuf,
     bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
 }
 
 /// A server that was attached from here. An operator may have removed it since.
@@ -164,10 +173,13 @@ fn serves<'a>(catalog: &'a Catalog, name: &str) -> &'a [String] {
 
 /// The edition of the file at `path`; absent: there is none.
 fn edition(path: Option<&PathBuf>) -> Option<FileEdition> {
-    let found = std::fs::metadata(path?).ok()?;
+    let path = fs::canonicalize(path?).ok()?;
+    let found = fs::metadata(&path).ok()?;
     Some(FileEdition {
-        changed: found.modified().ok()?,
+        path,
         bytes: found.len(),
+        modified: (found.mtime(), found.mtime_nsec()),
+        changed: (found.ctime(), found.ctime_nsec()),
     })
 }
 
@@ -179,8 +191,9 @@ impl Roster {
     async fn reread(&mut self) {
         let path = self.flags.config.clone();
         let found = edition(path.as_ref());
-        let before = mem::replace(&mut self.seen, found);
-        let Some(now) = found.filter(|_| found == before && found != self.read) else {
+        let before = mem::replace(&mut self.seen, found.clone());
+        let is_news = found == before && found != self.read;
+        let Some(now) = found.filter(|_| is_news) else {
             return;
         };
         let flags = self.flags.clone();
@@ -188,13 +201,13 @@ impl Roster {
             // The host ends, or this panicked, which is told.
             return;
         };
-        if edition(path.as_ref()) != found {
+        if edition(path.as_ref()).as_ref() != Some(&now) {
             // It is written just now. The looks that follow will find it.
             return;
         }
         match loaded {
             Ok(config) => {
-                (self.read, self.unusable) = (found, None);
+                (self.read, self.unusable) = (Some(now), None);
                 self.edit(&config.backends);
             }
             Err(error) => {
@@ -386,12 +399,14 @@ impl AttachedServer {
 // === impl Wanted ===
 
 impl Wanted {
-    /// The servers that the backend stands for.
+    /// The servers that the backend stands for. A name without an address is a server, too, where its models are named:
+    /// one that does not answer yet, as requests for them know it.
     fn servers(&self) -> Vec<BackendConfig> {
-        if self.due.is_none() {
+        let server = &self.backend.server;
+        let is_awaited = self.addresses.is_empty() && !server.models.is_empty();
+        if self.due.is_none() || is_awaited {
             return vec![self.backend.clone()];
         }
-        let server = &self.backend.server;
         let name = server.executor_name();
         let at = |address: &SocketAddr| BackendConfig {
             server: ServerConfig {
@@ -406,139 +421,4 @@ impl Wanted {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::sync::mpsc;
-
-    use tempfile::TempDir;
-    use tokio::runtime::Builder;
-    use tokio::time::timeout;
-
-    use super::*;
-
-    /// The roster of a file with these backends.
-    fn roster(backends: &str) -> Roster {
-        let config = Config::of_text(backends).unwrap();
-        Roster {
-            flags: Flags::default(),
-            lookup: Lookup::default(),
-            wanted: wanted(&config.backends),
-            attached: BTreeMap::new(),
-            coming: BTreeMap::new(),
-            read: None,
-            seen: None,
-            unusable: None,
-            refused: BTreeMap::new(),
-        }
-    }
-
-    /// A file with this text, in a folder of its own, and the roster that follows it.
-    fn following(text: &str) -> (TempDir, PathBuf, Roster) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("pointsman.toml");
-        fs::write(&path, text).unwrap();
-        let mut roster = roster(text);
-        roster.flags.config = Some(path.clone());
-        (folder, path, roster)
-    }
-
-    /// The executors that are to be there after another look at the file.
-    async fn look(roster: &mut Roster) -> Vec<String> {
-        roster.reread().await;
-        roster.desired().into_keys().collect()
-    }
-
-    #[tokio::test]
-    async fn a_file_that_is_being_written_is_not_used() {
-        let one = "[[backends]]\nurl = 'http://one:80'\n";
-        let (_folder, path, mut roster) = following(one);
-        // Emptied, and not written yet.
-        for text in ["", one, ""] {
-            fs::write(&path, text).unwrap();
-            assert_eq!(look(&mut roster).await, ["one:80"]);
-        }
-        let two = format!("{one}[[backends]]\nurl = 'http://two:80'\n");
-        fs::write(&path, two).unwrap();
-        assert_eq!(look(&mut roster).await, ["one:80"]);
-        assert_eq!(look(&mut roster).await, ["one:80", "two:80"]);
-        // It is meant so.
-        fs::write(&path, "").unwrap();
-        assert_eq!(look(&mut roster).await, ["one:80", "two:80"]);
-        assert!(look(&mut roster).await.is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_file_that_cannot_be_used_yet_is_tried_until_it_can() {
-        let one = "[[backends]]\nurl = 'http://one:80'\n";
-        let (folder, path, mut roster) = following(one);
-        let two = "[[backends]]\nurl = 'http://two:80'\nkey-file = 'two.key'\n";
-        fs::write(&path, two).unwrap();
-        for _ in 0..3 {
-            assert_eq!(look(&mut roster).await, ["one:80"]);
-        }
-        let (_, why) = roster.unusable.clone().unwrap();
-        assert!(why.contains("two.key"), "{why}");
-        fs::write(folder.path().join("two.key"), "secret").unwrap();
-        assert_eq!(look(&mut roster).await, ["two:80"]);
-        assert_eq!(roster.unusable, None);
-    }
-
-    #[test]
-    fn a_file_is_loaded_on_a_thread_that_may_wait() {
-        let mut builder = Builder::new_current_thread();
-        let runtime = builder.enable_time().max_blocking_threads(1).build();
-        runtime.unwrap().block_on(async {
-            let (_folder, path, mut roster) = following("");
-            fs::write(&path, "[[backends]]\nurl = 'http://one:80'\n").unwrap();
-            assert!(look(&mut roster).await.is_empty());
-            // The only thread that may wait has something else to do.
-            let (end, ended) = mpsc::channel::<()>();
-            let other = task::spawn_blocking(move || ended.recv());
-            let looked = timeout(Duration::ZERO, look(&mut roster)).await;
-            assert!(looked.is_err(), "loaded on a thread of the runtime");
-            drop(end);
-            assert!(other.await.unwrap().is_err());
-            assert_eq!(look(&mut roster).await, ["one:80"]);
-        });
-    }
-
-    #[test]
-    fn a_name_stands_for_a_server_at_each_of_its_addresses() {
-        let mut roster = roster(
-            "[[backends]]\nurl = 'http://one:80'\n[[backends]]\nname = 'many'\nurl = 'http://svc:8000/v'\n\
-             resolve = '5s'\ngroup = 3",
-        );
-        let names = |roster: &Roster| roster.desired().into_keys().collect::<Vec<_>>();
-        assert_eq!(names(&roster), ["one:80"]);
-        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-        roster.wanted[1].addresses = vec![address("10.0.0.1:8000"), address("[fd00::1]:8000")];
-        let desired = roster.desired();
-        let expected = [
-            ("many/10.0.0.1:8000", "http://10.0.0.1:8000/v", 3),
-            ("many/[fd00::1]:8000", "http://[fd00::1]:8000/v", 3),
-            ("one:80", "http://one:80", 0),
-        ];
-        let found = desired.iter().map(|(name, backend)| {
-            let url = backend.server.url.to_string();
-            (name.as_str(), url, backend.terms.group)
-        });
-        let expected = expected.map(|(name, url, group)| (name, url.to_owned(), group));
-        assert_eq!(found.collect::<Vec<_>>(), expected);
-    }
-
-    #[tokio::test]
-    async fn a_name_that_cannot_be_looked_up_keeps_its_addresses() {
-        let mut roster =
-            roster("[[backends]]\nurl = 'http://no.such.name.invalid:1'\nresolve = '5s'");
-        roster.wanted[0].addresses = vec!["10.0.0.1:8000".parse().unwrap()];
-        roster.resolve().await;
-        assert_eq!(roster.desired().len(), 1);
-        // Where its terms are written anew, too.
-        let mut edited = roster.wanted[0].backend.clone();
-        edited.terms.group = 3;
-        roster.want(&[edited]);
-        roster.resolve().await;
-        let groups: Vec<_> = roster.desired().values().map(|it| it.terms.group).collect();
-        assert_eq!(groups, [3]);
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task;
 use tracing::{error, info, warn};
 
@@ -16,11 +17,16 @@ use crate::serve::{Server, Surroundings};
 use crate::signals::{self, SignalOrder, Signals};
 use pointsman_config::Config;
 
+/// Files that a server has open besides its clients' connections: connections of operators and to servers elsewhere,
+/// models, policies and the journal.
+const OTHER_FILES: u64 = 256;
+
 /// Serves until a signal comes, then stops. A second signal cuts that short.
 ///
 /// # Errors
 /// What keeps the server from serving, or what of it had failed.
 pub fn run(mut config: Config, log: &LogFilter) -> Result<ExitCode> {
+    raise_open_files(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("http")
@@ -54,6 +60,29 @@ pub fn run(mut config: Config, log: &LogFilter) -> Result<ExitCode> {
     });
     runtime.shutdown_background();
     code
+}
+
+/// Lets this process have as many files open as the system allows, and warns if that is too few for the connections of
+/// `config`. The limit that counts without asking is often 1024, for the sake of programs that cannot deal with more.
+fn raise_open_files(config: &Config) {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!(%error, "the limit of open files stays as it is");
+    }
+    let needed = u64::from(config.http.connections_max) + OTHER_FILES;
+    let allowed = getrlimit(Resource::Nofile).current;
+    if let Some(allowed) = allowed.filter(|allowed| *allowed < needed) {
+        warn!(
+            allowed,
+            needed,
+            "the system allows too few open files for http.connections-max: raise its limit, as by LimitNOFILE= in a unit \
+             of systemd, or lower that"
+        );
+    }
 }
 
 /// Makes the server ready. Returns false if a signal that asks to stop came before that.

@@ -1,6 +1,7 @@
 //! SIGHUP: the configuration is read again, and what can be is put in force while the server runs.
 //!
-//! All of it, or nothing: a file that cannot be used changes nothing, and the log says why.
+//! All of it, or nothing: a file that cannot be used changes nothing, and the log says why. A key in whose place a flag
+//! stands comes into force neither then nor later, and is not told of.
 //!
 //! # Not here
 //! Servers elsewhere, which `backends` attaches and removes, and for whose sake it follows the file by itself too;
@@ -13,14 +14,11 @@ use pointsman_driver::operator::TenantTerms;
 
 use pointsman_config::{Config, Flags, TenantConfig, WrittenKeys};
 
-/// The key of servers elsewhere, in whose place there may be flags.
-const BACKENDS: &str = "backends";
-
 /// The keys that come into force when the file is read again.
 const RELOADED: [&str; 11] = [
     "admin.key",
     "admin.read-key",
-    BACKENDS,
+    "backends",
     "hints.label-keys",
     "hints.priority-max",
     "http.cors-origins",
@@ -45,11 +43,11 @@ impl ChangedKeys {
     /// from `started`, the edition of the start.
     pub(crate) fn between(before: &Config, after: &Config, started: &WrittenKeys) -> Self {
         let is_reloaded = |key: &String| RELOADED.contains(&key.as_str());
-        let counts = |key: &String| key != BACKENDS || !replaces_backends(&after.flags);
+        let counts = |key: &String| !is_replaced(key, &after.flags);
         let mut in_force = before.written.changed(&after.written);
         in_force.retain(|key| is_reloaded(key) && counts(key));
         let mut at_restart = started.changed(&after.written);
-        at_restart.retain(|key| !is_reloaded(key));
+        at_restart.retain(|key| !is_reloaded(key) && counts(key));
         Self {
             in_force,
             at_restart,
@@ -57,9 +55,20 @@ impl ChangedKeys {
     }
 }
 
-/// True if these flags stand in the place of the backends of any file.
-fn replaces_backends(flags: &Flags) -> bool {
-    !flags.backends.is_empty() || flags.fleet.is_some()
+/// True if one of these flags stands in the place of a key, whatever a file says.
+fn is_replaced(key: &str, flags: &Flags) -> bool {
+    let has_fleet = flags.fleet.is_some();
+    match key {
+        "backends" => has_fleet || !flags.backends.is_empty(),
+        "devices" => has_fleet,
+        "executors" | "models" => has_fleet || !flags.models.is_empty(),
+        "listen" => flags.listen.is_some(),
+        "log.filter" => flags.log.is_some(),
+        "log.format" => flags.log_format.is_some(),
+        "policies.folder" => flags.policies.is_some(),
+        "state-folder" => flags.state.is_some(),
+        _ => has_fleet && key.starts_with("cpu."),
+    }
 }
 
 /// The terms of all tenants of `after`, and of those that `before` had: a tenant that is no longer
@@ -85,7 +94,10 @@ pub(crate) fn terms(tenant: &TenantConfig) -> TenantTerms {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::{Cli, CliCommand};
 
     fn config(text: &str) -> Config {
         Config::of_text(text).unwrap()
@@ -138,6 +150,55 @@ mod tests {
         after.flags.backends = vec!["http://two:80".parse().unwrap()];
         let changed = ChangedKeys::between(&before, &after, &before.written);
         assert_eq!(changed, ChangedKeys::default());
+    }
+
+    #[test]
+    fn a_key_in_whose_place_a_flag_stands_is_not_told_of() {
+        let before = config("");
+        let mut after = config(
+            "listen = ':80'\nstate-folder = 'state'\n[cpu]\nthreads = 1\n[[devices]]\nname = 'more'\n\
+             [[models]]\nname = 'demo'\n[[executors]]\nname = 'one'\nmodels = ['demo']\n\
+             [[backends]]\nurl = 'http://one:80'\n[policies]\nfolder = '/'\n\
+             [log]\naccess = false\nfilter = 'debug'\nformat = 'json'",
+        );
+        let all = [
+            "backends",
+            "cpu.threads",
+            "devices",
+            "executors",
+            "listen",
+            "log.access",
+            "log.filter",
+            "log.format",
+            "models",
+            "policies.folder",
+            "state-folder",
+        ];
+        for (line, replaced) in [
+            ("--log-format human", &["log.format"][..]),
+            ("--listen 127.0.0.1:0", &["listen"]),
+            ("--model tiny=models/tiny", &["executors", "models"]),
+            ("--backend http://two:80", &["backends"]),
+            (
+                "--fleet 2",
+                &["backends", "cpu.threads", "devices", "executors", "models"],
+            ),
+            ("--policies /", &["policies.folder"]),
+            ("--state /", &["state-folder"]),
+            ("--log info", &["log.filter"]),
+        ] {
+            let words = format!("pointsman serve {line}");
+            let cli = Cli::try_parse_from(words.split_whitespace()).unwrap();
+            let CliCommand::Serve(args) = cli.command else {
+                panic!("{line}");
+            };
+            after.flags = args.flags;
+            let changed = ChangedKeys::between(&before, &after, &before.written);
+            let told: Vec<&String> = changed.in_force.union(&changed.at_restart).collect();
+            let mut expected = all.to_vec();
+            expected.retain(|key| !replaced.contains(key));
+            assert_eq!(told, expected, "{line}");
+        }
     }
 
     #[test]

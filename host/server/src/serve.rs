@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use pointsman_admin::KeptExecutors;
 use pointsman_component::PolicyEngine;
 use pointsman_core::{Hook, Input, Machine, Micros};
-use pointsman_driver::catalog::Catalog;
+use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::clock::{self, SystemClock};
 use pointsman_driver::fleet::Fleet;
 use pointsman_driver::message::{DriverHandle, channels};
@@ -259,11 +259,16 @@ impl Server {
     /// have: a server elsewhere is asked first.
     async fn executors_found(&self, config: &Config) {
         let mut catalog = self.fleet.catalog();
-        let have = |catalog: &Arc<Catalog>| {
+        // One that stands for a name without an address is nobody yet, though its models are known.
+        let names = config.backends.iter().filter(|it| it.resolve.is_some());
+        let names: Vec<String> = names.map(|it| it.server.executor_name()).collect();
+        let count = |catalog: &Arc<Catalog>, wanted: fn(&ExecutorEntry) -> bool| {
             let executors = catalog.executors.iter();
-            executors.filter(|it| !it.models.is_empty()).count()
+            let there = executors.filter(|it| !names.contains(&it.name));
+            there.filter(|it| wanted(it)).count()
         };
-        let all = catalog.wait_for(|catalog| have(catalog) == catalog.executors.len());
+        let have = |catalog: &Arc<Catalog>| count(catalog, |it| !it.models.is_empty());
+        let all = catalog.wait_for(|catalog| count(catalog, |it| it.models.is_empty()) == 0);
         drop(timeout(FIRST_LOOK, all).await);
         let wanted = usize::try_from(config.ready_executors).unwrap_or(usize::MAX);
         let found = have(&catalog.borrow());
@@ -388,16 +393,18 @@ impl Server {
     /// Stops, as the module says.
     ///
     /// # Errors
-    /// If a part of it had failed.
+    /// If a part of it had failed. All others have ended then, too.
     pub async fn stop(mut self) -> Result<()> {
         info!(drain_s = self.drain.as_secs(), "shutting down");
         self.phase.send_replace(ServerPhase::Draining);
+        let mut http = Ok(());
         if timeout(self.drain, &mut self.http).await.is_err() {
             warn!("drain deadline passed, ending what is left");
             self.driver.stop().await;
             if timeout(LAST_WORDS, &mut self.http).await.is_err() {
                 self.phase.send_replace(ServerPhase::Ended);
-                (&mut self.http).await.context("HTTP panicked")??;
+                let served = (&mut self.http).await.context("HTTP panicked");
+                http = served.and_then(|served| Ok(served?));
             }
         }
         self.driver.stop().await;
@@ -408,38 +415,48 @@ impl Server {
             let engines = fleet.threads().await;
             let joining = task::spawn_blocking(move || {
                 let reconciler = reconciler.join();
-                reconciler.map_err(|_panic| anyhow!("the reconciler panicked"))?;
-                join(driver, engines)
+                let reconciler = reconciler.map_err(|_panic| anyhow!("the reconciler panicked"));
+                reconciler.and(join(driver, engines))
             });
-            joining.await
+            joining.await.context("not joined").flatten()
         };
-        match timeout(LAST_WORDS, joined).await {
-            Ok(joined) => joined.context("not joined")??,
+        let joined = timeout(LAST_WORDS, joined).await;
+        let joined = joined.unwrap_or_else(|_elapsed| {
             // The driver, an engine, a policy's self-test or a file system takes too long.
-            Err(_elapsed) => warn!("work in progress is cut off"),
-        }
+            warn!("work in progress is cut off");
+            Ok(())
+        });
         // The lines that the driver has left: it has ended, unless something does not answer.
         drop(timeout(LAST_WORDS, self.access_log).await);
         if let Some(telemetry) = self.telemetry {
             telemetry.finish().await;
         }
         info!("stopped");
-        Ok(())
+        http.and(joined)
     }
 }
 
-/// Waits for the driver and the engines. The driver first: it holds what the engines wait for.
-fn join(driver: JoinHandle<()>, engines: Vec<JoinHandle<Ended>>) -> Result<()> {
+/// An engine's thread, with the name of its executor; absent: that was ordered to go.
+type EngineThread = (Option<String>, JoinHandle<Ended>);
+
+/// Waits for the driver and the engines, each of them. The driver first: it holds what the engines wait for.
+fn join(driver: JoinHandle<()>, engines: Vec<EngineThread>) -> Result<()> {
     let driver = driver.join();
-    driver.map_err(|_panic| anyhow!("the driver panicked"))?;
-    for engine in engines {
-        let ended = engine.join();
-        match ended.map_err(|_panic| anyhow!("an engine panicked"))? {
-            Ended::Closed => {}
-            Ended::GaveUp(why) => bail!("an engine had given up: {why}"),
+    let driver = driver.map_err(|_panic| anyhow!("the driver panicked"));
+    let engines = engines.into_iter();
+    engines.fold(driver, |ended, engine| ended.and(join_engine(engine)))
+}
+
+/// Waits for an engine. One that had given up is a failure, unless its executor was ordered to go.
+fn join_engine((executor, engine): EngineThread) -> Result<()> {
+    let ended = engine.join();
+    let ended = ended.map_err(|_panic| anyhow!("an engine panicked"))?;
+    match (ended, executor) {
+        (Ended::GaveUp(why), Some(executor)) => {
+            bail!("the engine of executor `{executor}` had given up: {why}")
         }
+        (Ended::GaveUp(_), None) | (Ended::Closed, _) => Ok(()),
     }
-    Ok(())
 }
 
 /// Loads the models, on a thread that may be busy for long.

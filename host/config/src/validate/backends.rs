@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use pointsman_driver::provider::SLOTS_MAX;
 use pointsman_executor::server::{
-    BrokenStreams, MetricNames, PromptCache, SOFTWARE, ServerConfig, ServerKey, ServerSoftware,
-    ServerUrl,
+    BrokenStreams, MetricNames, POLLS_MS, PromptCache, SOFTWARE, ServerConfig, ServerKey,
+    ServerSoftware, ServerUrl, WAITS_MS,
 };
 use pointsman_notation::Time;
 use pointsman_remote::client::{Connections, Trust};
@@ -19,9 +19,9 @@ use crate::file::{self, Given};
 use crate::flags::Flags;
 use crate::{BackendConfig, FILE_BYTES_MAX};
 
-const POLL: RangeInclusive<Time> = Time::from_millis(50)..=Time::from_secs(3600);
+const POLL: RangeInclusive<Time> = times(&POLLS_MS);
 const RESOLVE: RangeInclusive<Time> = Time::from_millis(100)..=Time::from_secs(3600);
-const PATIENCE: RangeInclusive<Time> = Time::from_millis(10)..=Time::from_secs(86_400);
+const PATIENCE: RangeInclusive<Time> = times(&WAITS_MS);
 
 impl Check<'_> {
     /// The servers elsewhere, each to be an executor. `taken` are the names of other executors.
@@ -235,6 +235,11 @@ impl Check<'_> {
         };
         Ok(Some(ServerKey::new(text)))
     }
+}
+
+/// Times in milliseconds as the configuration has them.
+const fn times(range_ms: &RangeInclusive<u32>) -> RangeInclusive<Time> {
+    Time::from_millis(*range_ms.start() as u64)..=Time::from_millis(*range_ms.end() as u64)
 }
 
 /// Checks that no other executor has the name of a server elsewhere.

@@ -233,11 +233,13 @@ impl Check<'_> {
         let weight = default.share_weight;
         let queue = 0..=EXECUTOR_QUEUE_MAX;
         let models_max = given.models_max.as_ref();
+        let models_max = self.number_if(&path("models-max"), models_max, RUNNING)?;
         let delay = self.within(
             &path("model-unload-delay"),
             given.model_unload_delay,
             UNLOAD_DELAY,
         )?;
+        let delay = delay.map(|time| Micros(time.as_micros()));
         Ok(ExecutorTerms {
             slots: number("slots", given.slots, 1..=SLOTS_MAX, default.slots)?,
             share_weight: number("share-weight", given.share_weight, WEIGHTS, weight)?,
@@ -246,9 +248,8 @@ impl Check<'_> {
             preemptible: given
                 .preemptible
                 .map_or(default.preemptible, Spanned::into_inner),
-            models_max: self.number_if(&path("models-max"), models_max, RUNNING)?,
-            model_unload_delay: delay
-                .map_or(default.model_unload_delay, |time| Micros(time.as_micros())),
+            models_max,
+            model_unload_delay: ExecutorTerms::unload_delay(delay, models_max),
         })
     }
 }

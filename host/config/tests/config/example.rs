@@ -104,6 +104,22 @@ fn the_example_shows_the_defaults() {
 }
 
 #[test]
+fn the_example_shows_how_long_a_model_stays_loaded_where_others_could_displace_it() {
+    let (folder, _) = example_in_force();
+    let shown = load_in(folder.path(), "").unwrap();
+    let unsaid = load(
+        "[[executors]]\nname = 'both'\nmodels = ['demo']\nmodels-max = 1\n\
+         [[backends]]\nurl = 'http://gpu1:8000'\nmodels-max = 1",
+    )
+    .unwrap();
+    let mut executors = shown.local.executors.iter();
+    let both = executors.find(|executor| executor.name.as_deref() == Some("both"));
+    assert_eq!(both.unwrap().terms, unsaid.local.executors[0].terms);
+    let stays = [&shown, &unsaid].map(|config| config.backends[0].terms.model_unload_delay);
+    assert_eq!(stays[0], stays[1]);
+}
+
+#[test]
 fn the_example_has_every_key() {
     let (_folder, text) = example_in_force();
     let example: toml::Table = text.parse().unwrap();

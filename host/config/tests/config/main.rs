@@ -181,6 +181,25 @@ fn an_executor_with_a_table_of_its_own_serves_the_models_it_names() {
 }
 
 #[test]
+fn a_model_stays_loaded_by_default_only_where_others_could_displace_it() {
+    for (keys, micros) in [
+        ("", 0),
+        ("models-max = 2", 3_000_000),
+        ("models-max = 2\nmodel-unload-delay = '0s'", 0),
+        ("model-unload-delay = '5s'", 5_000_000),
+    ] {
+        let config = load(&format!(
+            "[[executors]]\nname = 'one'\nmodels = ['demo']\n{keys}\n\
+             [[backends]]\nurl = 'http://gpu1:8000'\n{keys}"
+        ))
+        .unwrap();
+        let terms = [config.local.executors[0].terms, config.backends[0].terms];
+        let stays = terms.map(|terms| terms.model_unload_delay);
+        assert_eq!(stays, [Micros(micros); 2], "{keys}");
+    }
+}
+
+#[test]
 fn what_is_written_replaces_the_default_and_nothing_else() {
     let config = load(
         "listen = '[::1]:9000'\ndrain = '2min'\n\
@@ -270,6 +289,19 @@ fn paths_of_the_file_are_relative_to_its_folder() {
     assert_eq!(config.policies.folder, Some(here("mine")));
     let same = load("[[keys]]\nkey = 'sesame'").unwrap();
     assert_eq!(config.keys[0].sha256, same.keys[0].sha256);
+}
+
+/// The state folder remembers the path, also for a server that starts elsewhere.
+#[test]
+fn the_policy_folder_has_the_same_absolute_path_however_it_is_named() {
+    // The tests run in the folder of their package.
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    for named in ["tests", "./tests", "tests/", tests.to_str().unwrap()] {
+        let flags = flags(&format!("--policies {named}"));
+        let config = Config::load(&flags).unwrap();
+        assert_eq!(config.policies.folder, Some(tests.clone()), "{named}");
+    }
+    assert_eq!(load("").unwrap().policies.folder, None);
 }
 
 #[test]

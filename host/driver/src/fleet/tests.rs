@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use pointsman_core::rows::ExecutorKind;
 use pointsman_core::{Config, DeviceId, Input, Machine, Micros, fixture};
 use pointsman_policy::{Patience, PolicyHost};
 use tokio::sync::mpsc;
@@ -72,7 +73,9 @@ impl Provider for Slow {
         config: &ServerConfig,
         _: ExecutorTerms,
     ) -> Result<PreparedExecutor, ServeModelError> {
-        Ok(prepared(&config.executor_name(), &[]))
+        let mut server = prepared(&config.executor_name(), &[]);
+        server.spec.kind = ExecutorKind::Remote;
+        Ok(server)
     }
 }
 
@@ -206,9 +209,12 @@ async fn nothing_but_additions_waits_while_a_model_loads() {
     let connected = soon(connecting).await.unwrap();
     assert_eq!(connected.name, "far:8000");
     let far = connected.load.id;
-    let described = soon(fleet.configure(far, server, ExecutorTerms::default())).await;
-    // The driver has answered: what is prepared here is an engine for it.
-    let refused = ChangeRefused::NoServer("far:8000".to_owned());
+    let terms = ExecutorTerms::default();
+    // The driver has answered.
+    let described = soon(fleet.configure(far, server.clone(), terms)).await;
+    assert_eq!(described.map(|row| row.kind), Ok(ExecutorKind::Remote));
+    let described = soon(fleet.configure(ExecutorId(0), server, terms)).await;
+    let refused = ChangeRefused::NoServer("first".to_owned());
     assert_eq!(described, Err(UpkeepError::Refused(refused)));
     let found = FoundModel {
         name: "theirs".to_owned(),
@@ -257,6 +263,29 @@ async fn a_model_that_goes_while_an_executor_of_it_is_added_comes_back_with_that
     stage.go_on(1);
     soon(adding).await.unwrap().unwrap();
     assert_eq!(stage.models(), ["demo"]);
+}
+
+#[tokio::test]
+async fn a_model_without_an_engine_is_loaded_again_though_a_server_elsewhere_has_it() {
+    let mut stage = Stage::start().await;
+    let fleet = Arc::clone(&stage.fleet);
+    let server = ServerConfig::new("http://far:8000".parse().unwrap());
+    let connecting = Arc::clone(&fleet).connect(server, ExecutorTerms::default());
+    let far = soon(connecting).await.unwrap().load.id;
+    let demo = FoundModel {
+        name: "demo".to_owned(),
+        context_tokens: None,
+    };
+    soon(fleet.found_models(far, &[demo])).await;
+    let removed = soon(fleet.change("first", ExecutorChange::Remove)).await;
+    assert!(removed.is_some_and(|removed| removed.is_ok()));
+    assert_eq!(stage.models(), ["demo"]);
+
+    let adding = stage.add("demo", "second");
+    stage.begins("load demo").await;
+    stage.go_on(2);
+    soon(adding).await.unwrap().unwrap();
+    stage.begins("prepare second").await;
 }
 
 #[tokio::test]

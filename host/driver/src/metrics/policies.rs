@@ -133,11 +133,8 @@ impl PolicyMetrics {
                 self.canary_share.with([name]).set(share);
             }
             let on_probation = self.on_probation.with([name]);
-            on_probation.set(
-                on_probation
-                    .get()
-                    .max(i64::from(policy.probation.is_some())),
-            );
+            let proves_itself = i64::from(policy.probation.is_some());
+            on_probation.set(on_probation.get().max(proves_itself));
         }
     }
 

@@ -77,14 +77,20 @@ impl Cache {
         (super::client::is_commit(commit.trim()) && snapshot.folder.is_dir()).then_some(snapshot)
     }
 
-    /// Says which commit a branch or a tag is.
-    pub(super) fn name(&self, revision: &str, commit: &str) -> Result<(), HubError> {
-        if revision == commit {
+    /// Says which commit a branch or a tag is. Nothing is written where that is said already: the cache may be one that
+    /// can only be read.
+    pub(super) async fn name(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+        let path = self.folder.join("refs").join(revision);
+        let said = fs::read_to_string(&path);
+        if revision == commit || said.is_ok_and(|said| said.trim() == commit) {
             return Ok(());
         }
-        let path = self.folder.join("refs").join(revision);
         make_parent(&path)?;
-        fs::write(&path, commit).map_err(|source| HubError::Cache { path, source })
+        // All processes write the same one. Not in `refs`, where the tools would take it for a branch.
+        let beside = self.folder.join("refs.incomplete");
+        let _lock = self.lock("refs").await?;
+        let written = put(commit, &beside, &path);
+        written.map_err(|source| HubError::Cache { path, source })
     }
 
     /// The place of a content.
@@ -185,6 +191,14 @@ fn make_parent(path: &Path) -> Result<(), HubError> {
         path: folder.to_owned(),
         source,
     })
+}
+
+/// Puts a text at `path`, which it is written beside first: whoever reads there finds all of it, or what was there before.
+fn put(text: &str, beside: &Path, path: &Path) -> io::Result<()> {
+    let mut file = File::create(beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(beside, path)
 }
 
 // === impl Part ===

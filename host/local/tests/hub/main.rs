@@ -8,9 +8,10 @@ mod log;
 mod mock;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use pointsman_driver::provider::{ModelConfig, ModelSource};
 use pointsman_local::hub::{HubSettings, Reach};
@@ -190,6 +191,33 @@ async fn what_is_there_is_not_fetched_again() {
         [list.to_owned(), head(&path), head("/again/config.json")]
     );
     assert!(config.is_file());
+}
+
+#[tokio::test]
+async fn a_branch_is_written_only_where_it_is_another_commit_and_then_as_a_whole() {
+    let stage = Stage::new(files());
+    stage.fetch(MODEL).await.unwrap();
+    // A cache that has all may be one that can only be read.
+    let main = stage.cache().join("refs/main");
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    let file = File::options().write(true).open(&main).unwrap();
+    file.set_modified(long_ago).unwrap();
+    stage.fetch(MODEL).await.unwrap();
+    let found = fs::metadata(&main).unwrap();
+    assert_eq!(found.modified().unwrap(), long_ago);
+
+    // The file that was there stays as it was: another one takes its place.
+    fs::write(&main, NEWER).unwrap();
+    let before = stage.home.path().join("before");
+    fs::hard_link(&main, &before).unwrap();
+    // A process has ended while it wrote.
+    fs::write(stage.cache().join("refs.incomplete"), &NEWER[..9]).unwrap();
+    stage.fetch(MODEL).await.unwrap();
+    assert_eq!(fs::read_to_string(&main).unwrap(), COMMIT);
+    assert_eq!(fs::read_to_string(before).unwrap(), NEWER);
+    let count = |folder: &Path| fs::read_dir(folder).unwrap().count();
+    assert_eq!(count(&stage.cache().join("refs")), 1);
+    assert_eq!(count(&stage.cache()), ["blobs", "refs", "snapshots"].len());
 }
 
 #[tokio::test]

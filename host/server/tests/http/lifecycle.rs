@@ -1,9 +1,12 @@
 //! The server's life as its clients see it: draining and ending.
 
+use std::time::Duration;
+
 use pointsman_executor::delivery::StopReason;
 use pointsman_http::ServerPhase;
 use serde_json::json;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::client::{Transfer, post};
 use crate::stage::Stage;
@@ -83,11 +86,37 @@ async fn a_draining_server_takes_nothing_new() {
         .await;
     assert_eq!(client.head().await.status, 100);
     stage.phase.send_replace(ServerPhase::Draining);
-    client.send(body).await;
     let answer = client.answer().await;
     assert_eq!(answer.error(), (503, "shutting_down".to_owned(), None));
     assert_eq!(answer.head.header("retry-after"), Some("5"));
+    // A client that goes on sending is heard out for a moment.
+    client.send(body).await;
     assert!(client.is_closed().await);
+    drop(client);
+    stage.expect_silence();
+    stage.ended().await;
+}
+
+#[tokio::test]
+async fn a_draining_server_waits_for_no_request_that_has_come_in_part() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let stage = Stage::with(|config| config.http.read_timeout = PATIENCE * 60);
+    let mut stage = stage.await;
+    let request = Transfer::Whole.request();
+    let (head, _) = request.split_once("\r\n\r\n").unwrap();
+    let (mut of_head, mut of_body) = (stage.client().await, stage.client().await);
+    of_head.send(head).await;
+    of_body.send(&request[..request.len() - 1]).await;
+    // By then the server has read both.
+    let mut later = stage.client().await;
+    assert_eq!(later.get("/ready").await.head.status, 200);
+
+    stage.phase.send_replace(ServerPhase::Draining);
+    assert_eq!(timeout(PATIENCE, of_head.is_closed()).await, Ok(true));
+    let answer = timeout(PATIENCE, of_body.answer()).await.unwrap();
+    assert_eq!(answer.error(), (503, "shutting_down".to_owned(), None));
+    assert!(of_body.is_closed().await);
+    drop(of_body);
     stage.expect_silence();
     stage.ended().await;
 }

@@ -203,6 +203,29 @@ async fn a_change_whose_client_leaves_is_kept_as_it_was_carried_out() {
     }
 }
 
+#[tokio::test]
+async fn what_could_not_be_kept_is_kept_once_it_can_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(FILE);
+    let added = json!({"version": 1, "executors": [{"name": "demo", "executor": "kept"}]});
+    fs::write(&file, added.to_string()).unwrap();
+    let kept = Arc::new(KeptExecutors::open(Some(folder.path())));
+    let mut stage = Stage::keeping(kept, |_| ()).await;
+    // In the way of the file that replaces this one.
+    let in_the_way = folder.path().join(format!(".{FILE}.new"));
+    fs::create_dir(&in_the_way).unwrap();
+    let mut client = stage.client().await;
+    let share = "/admin/executors/kept/share-weight";
+    client.send(post(share, r#"{"share-weight":7}"#)).await;
+    let (change, answer) = ordered(&mut stage, "kept").await;
+    assert_eq!(change, ExecutorChange::ShareWeight(7));
+    answer.send(Ok(row("kept"))).unwrap();
+    assert_eq!(client.answer().await.head.status, 200);
+    assert_eq!(fs::read_to_string(&file).unwrap(), added.to_string());
+    fs::remove_dir(in_the_way).unwrap();
+    written(folder.path(), "\"share-weight\": 7").await;
+}
+
 #[test]
 fn an_executor_that_is_removed_before_it_is_kept_is_not_kept() {
     // One thread writes files, and it is busy.

@@ -74,17 +74,21 @@ fn a_policy_that_lacks_a_property_fails_and_what_shows_it_is_saved_as_a_scenario
         assert!(summary.starts_with("seed "), "{habit}: {summary}");
         assert!(summary.contains(said), "{habit}: {summary}");
         // The least that shows it is a scenario, whose command is told.
-        let again = format!("test fickle.wasm found/{file}.toml");
+        let found = format!("found/{file}.toml");
+        let again = format!("test fickle.wasm {found} --settings habit.toml");
         check(&place, "--runs 8 --events 100").says(
             1,
             &[
                 said,
                 "what happened:",
-                &format!("again: pointsman policy {again}"),
+                &format!("again: pointsman policy {again}\n"),
             ],
         );
+        let scenario = place.text(&found);
+        let noted = format!("{scenario}# Noted.\n");
+        place.write(&found, &noted);
         place.say(&again).says(1, &["it is not so that it ", said]);
-        let scenario = place.text(&format!("found/{file}.toml"));
+        assert_eq!(place.text(&found), noted, "nothing is searched anew");
         let good = scenario.replace(&format!("\"{habit}\""), "\"none\"");
         assert_ne!(scenario, good);
         place.write("good.toml", good);
@@ -95,6 +99,20 @@ fn a_policy_that_lacks_a_property_fails_and_what_shows_it_is_saved_as_a_scenario
         check(&place, elsewhere).says(1, &["<failure message=\"seed "]);
         assert_eq!(place.text(&format!("left/{file}.toml")), scenario);
     }
+}
+
+#[test]
+fn the_limits_of_the_settings_hold_in_scenarios_too() {
+    let place = with_habit("none");
+    place.write("one.toml", one_is_placed("fickle"));
+    let said = |settings: &str| {
+        place.write("limits.toml", settings);
+        place.say("test fickle.wasm one.toml --settings limits.toml --format junit")
+    };
+    let scenario = "<testsuite name=\"fickle\" tests=\"1\" failures=";
+    said("").says(0, &[&format!("{scenario}\"0\"")]);
+    // It starts, and cannot answer.
+    said("[limits]\ncall-fuel = 1\nrow-fuel = 1\n").says(1, &[&format!("{scenario}\"1\"")]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod backend;
 mod check;
 mod fleet;
+mod open_files;
 mod output;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -33,8 +34,14 @@ impl Process {
 
     /// Starts a server with these variables in its environment.
     fn start_with(args: &[&str], variables: &[(&str, &Path)]) -> Self {
+        let program = Command::new(env!("CARGO_BIN_EXE_pointsman"));
+        Self::start_by(program, args, variables)
+    }
+
+    /// Starts a server by a command that becomes the binary, and passes its arguments on.
+    fn start_by(mut command: Command, args: &[&str], variables: &[(&str, &Path)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pointsman"))
+        let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(args)
             .current_dir(folder.path())

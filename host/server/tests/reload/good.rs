@@ -7,6 +7,7 @@ use pointsman_core::Hook;
 use pointsman_lifecycle::order::Order;
 use pointsman_lifecycle::report::FolderState;
 use pointsman_policy::{Mode, OnFailure};
+use serde_json::Value;
 
 use crate::SMALL;
 use crate::lives::{digest, prove, proven, soon_proven};
@@ -133,6 +134,27 @@ fn a_sidecar_that_says_the_same_in_other_words_needs_no_new_proof_after_a_restar
     let statuses = stage.statuses();
     assert!(statuses.iter().all(|it| it.probation.is_none()));
     assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+}
+
+// === State files of earlier versions ===
+
+#[test]
+fn what_an_earlier_version_kept_for_a_relative_path_is_for_the_same_folder_alone() {
+    let good = version(&component("aging"), 1);
+    for (other, holder) in [(0, "mine"), (1, "aging")] {
+        let stage = proven(&good, None).restart(|stage| {
+            let file = stage.home().join("state/state.json");
+            let text = fs::read_to_string(&file).unwrap();
+            let mut state: Value = serde_json::from_str(&text).unwrap();
+            let folder = &mut state["folder"];
+            let inode = folder["inode"].as_u64().unwrap() + other;
+            folder["path"] = "policies.d".into();
+            folder["inode"] = inode.into();
+            fs::write(&file, state.to_string()).unwrap();
+            stage.write("mine.wasm", "no");
+        });
+        assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some(holder));
+    }
 }
 
 // === Modes that were ordered ===

@@ -9,7 +9,7 @@ use pointsman_core::{Hook, Micros};
 use pointsman_lifecycle::order::Order;
 use pointsman_lifecycle::report::{FolderState, Origin, TransactionOutcome};
 use pointsman_packed::{Packed, pack};
-use pointsman_policy::Probation;
+use pointsman_policy::{Mode, Probation};
 
 use crate::stage::{HeldCompiler, Stage, StageConfig, compilations_noted, component, version};
 use crate::{HELD, SMALL};
@@ -261,6 +261,26 @@ fn what_was_rolled_back_stays_out_after_a_restart_and_the_one_before_is_in_force
     assert!(refusal.why.contains("quarantine"), "{refusal:?}");
 }
 
+#[test]
+fn what_could_not_be_written_is_once_it_can_be() {
+    let mut stage = Stage::small();
+    stage.write("mine.wasm", component("aging"));
+    stage.settle();
+    // In the way of the file that replaces the state file.
+    let in_the_way = stage.home().join("state/.state.json.new");
+    fs::create_dir(&in_the_way).unwrap();
+    let (policy, mode) = ("mine".to_owned(), Mode::Shadow);
+    stage.order(Order::Mode { policy, mode }).unwrap();
+    let problem = stage.report().state.problem.clone().unwrap();
+    assert!(problem.starts_with("state not written: "), "{problem}");
+    fs::remove_dir(in_the_way).unwrap();
+    stage.poll();
+    assert_eq!(stage.report().state.problem, None);
+    let stage = stage.restart(|_| {});
+    assert_eq!(stage.policy("mine").unwrap().mode, Mode::Shadow);
+    assert_eq!(stage.holders(), SMALL);
+}
+
 /// A stage in which `first` holds the hook that `second` claims, too.
 fn contested(first: &str, second: &str) -> Stage {
     let mut stage = Stage::small();
@@ -444,7 +464,7 @@ fn modes_and_bindings_that_were_ordered_hold_after_a_restart() {
         stage.settle();
     }
     let policy = "shade".to_owned();
-    let mode = pointsman_policy::Mode::Shadow;
+    let mode = Mode::Shadow;
     stage.order(Order::Mode { policy, mode }).unwrap();
     let policy = Some("two".to_owned());
     let hook = Hook::Priority;

@@ -336,6 +336,33 @@ fn a_file_that_changes_while_it_is_compiled_takes_no_thread_from_others() {
 }
 
 #[test]
+fn files_with_the_same_code_are_compiled_once_and_none_is_refused() {
+    let held = HeldCompiler::new();
+    let mut stage = compiling(&held);
+    let compiled = stage.report().compiled;
+    held.hold();
+    let code = version(&component("aging"), 1);
+    // One more than compilations of a file may be ended before it is given up.
+    for (name, bonus) in [("w", 1), ("x", 2), ("y", 3), ("z", 4)] {
+        stage.write(&format!("{name}.wasm"), &code);
+        let settings = format!("[settings]\naffinity-bonus = {bonus}");
+        stage.write(&format!("{name}.toml"), settings);
+    }
+    stage.glance_settled();
+    let state = stage.home().join("state");
+    while compilations_noted(&state) == 0 {
+        std::thread::yield_now();
+    }
+    held.let_go();
+    stage.look();
+    assert_eq!(stage.report().refused, []);
+    assert_eq!(stage.report().compiled, compiled + 1);
+    for name in ["w", "x", "y", "z"] {
+        assert_eq!(stage.policy(name).unwrap().digest, Digest::of(&code));
+    }
+}
+
+#[test]
 fn a_start_does_not_wait_for_a_file_that_takes_long() {
     let held = HeldCompiler::new();
     let stage = Stage::with(&["aging"], |_, config| {

@@ -1,4 +1,4 @@
-//! Servers that cannot do without their state folder, and those that can.
+//! Servers that cannot do without their state folder, those that can, and those that find that of another.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::host::Host;
+use super::host::{Host, Start, policy};
 
 /// The configuration of a server with the folder `state`, and this line.
 fn config(line: &str) -> String {
@@ -118,6 +118,34 @@ fn a_server_that_requires_state_does_not_start_without_its_journal() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(log.is_some());
+}
+
+#[test]
+fn a_mode_that_was_ordered_is_not_for_a_folder_of_the_same_name_elsewhere() {
+    let aging = policy("aging");
+    let mine = Start {
+        files: &[("mine.wasm", aging.as_slice())],
+        ..Start::default()
+    };
+    let mode = |host: &Host| {
+        let listing = host.policies();
+        let mut policies = listing["policies"].as_array().unwrap().iter();
+        let found = policies.find(|policy| policy["name"] == "mine");
+        found.unwrap()["mode"].clone()
+    };
+    let first = Host::served(&mine);
+    let said = first.policy(&["mode", "mine", "shadow"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(mode(&first), "shadow");
+    let state = TempDir::new().unwrap();
+    let kept = first.path("state/state.json");
+    fs::copy(kept, state.path().join("state.json")).unwrap();
+    // Both are `policies.d` where their servers were started.
+    let second = Host::served(&Start {
+        flags: &["--state", state.path().to_str().unwrap()],
+        ..mine
+    });
+    assert_eq!(mode(&second), "enforce");
 }
 
 #[test]
