@@ -15,14 +15,19 @@
 //! 3. The embedded model is restored under no name under which another one was served
 //!    (`an_executor_of_a_model_of_the_configuration_comes_back_with_that_model_alone` and
 //!    `an_executor_comes_back_with_the_model_of_the_order_that_loaded_it`, there, too).
+//! 4. Orders that could not be written are written once they can be
+//!    (`what_could_not_be_kept_is_kept_once_it_can_be`, in `host/server/tests/http/orders.rs`), by one task
+//!    (`one_task_at_a_time_tries_again_to_write_the_file`).
 //!
 //! # Not here
 //! The folder, which one server has at a time (`pointsman_state`).
 
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pointsman_driver::fleet::{AddError, Fleet};
 use pointsman_driver::operator::ExecutorRow;
@@ -31,7 +36,8 @@ use pointsman_http::fields::Fields;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync;
-use tokio::task::spawn_blocking;
+use tokio::task::{self, spawn_blocking};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::addition::{Added, EXECUTOR, added, loads, specify};
@@ -45,6 +51,10 @@ const ASIDE: &str = "executors.damaged";
 const BYTES_MAX: u64 = 16 << 20;
 /// The edition of the file's form.
 const VERSION: u32 = 1;
+/// The time after which a file that could not be written is tried again. It doubles with each try.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// The most time between two tries.
+const TRY_AGAIN_MAX: Duration = Duration::from_secs(10);
 
 /// The body of an order that added an executor, with the executor's name.
 type KeptOrder = Map<String, Value>;
@@ -62,10 +72,19 @@ struct KeptFile {
 pub struct KeptExecutors {
     /// Absent: nothing outlives the server.
     file: Option<PathBuf>,
-    /// In the order of their addition. Locked while the file is written, so that the file has what was last.
-    orders: Mutex<Vec<KeptOrder>>,
+    /// Locked while the file is written, so that the file has what was last.
+    orders: Mutex<KeptOrders>,
     /// Locked while an engine is added and kept, so that the next one finds the order that loaded its model.
     engines: sync::Mutex<()>,
+}
+
+/// Orders that are kept.
+#[derive(Debug, Default)]
+struct KeptOrders {
+    /// In the order of their addition.
+    list: Vec<KeptOrder>,
+    /// True while a task is to write the file, as it could not be written. Other changes may have been written since.
+    is_tried_again: bool,
 }
 
 /// A reason why a kept executor is not there.
@@ -95,11 +114,17 @@ impl KeptExecutors {
         };
         let orders = orders.or_else(|error| set_aside(folder, &error).map(|()| Vec::new()));
         match orders {
-            Ok(orders) => Self {
-                file: Some(path),
-                orders: Mutex::new(orders),
-                ..Self::default()
-            },
+            Ok(list) => {
+                let orders = KeptOrders {
+                    list,
+                    ..KeptOrders::default()
+                };
+                Self {
+                    file: Some(path),
+                    orders: Mutex::new(orders),
+                    ..Self::default()
+                }
+            }
             Err(error) => {
                 let path = path.display();
                 warn!(%path, %error, "executors that operators add do not outlive this server");
@@ -110,7 +135,7 @@ impl KeptExecutors {
 
     /// Adds the executors that are kept to a fleet which has those of the configuration.
     pub async fn restore(self: &Arc<Self>, fleet: &Arc<Fleet>) {
-        let orders = self.orders().clone();
+        let orders = self.orders().list.clone();
         let mut added = 0;
         for order in orders {
             let name = name_of(&order).to_owned();
@@ -187,8 +212,9 @@ impl KeptExecutors {
             && is_loaded(fleet, model)
         {
             let orders = self.orders();
-            let mut attached = orders.iter().filter(|kept| is_in(fleet, name_of(kept)));
-            specify(&mut order, model, attached.find(|kept| loads(kept, model)));
+            let mut attached = orders.list.iter();
+            let loader = attached.find(|kept| is_in(fleet, name_of(kept)) && loads(kept, model));
+            specify(&mut order, model, loader);
         }
         order
     }
@@ -222,7 +248,10 @@ impl KeptExecutors {
 
     /// Forgets the executor `name`. Returns true if it was kept.
     pub(super) async fn forget(self: &Arc<Self>, name: &str) -> bool {
-        let is_kept = self.orders().iter().any(|order| name_of(order) == name);
+        let is_kept = {
+            let orders = self.orders();
+            orders.list.iter().any(|order| name_of(order) == name)
+        };
         if is_kept {
             let name = name.to_owned();
             let change =
@@ -233,26 +262,64 @@ impl KeptExecutors {
     }
 
     /// Changes the orders, and writes them down on a thread that may wait for a disk.
+    ///
+    /// # Cancellation
+    /// A change that has begun goes on.
     async fn change(self: &Arc<Self>, change: impl FnOnce(&mut Vec<KeptOrder>) + Send + 'static) {
         let kept = Arc::clone(self);
         let changed = spawn_blocking(move || {
             let mut orders = kept.orders();
-            let before = orders.clone();
-            change(&mut orders);
-            match &kept.file {
-                Some(file) if before != *orders => write(file, &orders),
-                Some(_) | None => Ok(()),
+            let before = orders.list.clone();
+            change(&mut orders.list);
+            if before != orders.list
+                && let Err(error) = kept.write(&orders)
+            {
+                warn!(
+                    %error,
+                    "executors that operators added not written yet: until they are, a restart has those before"
+                );
+                if !mem::replace(&mut orders.is_tried_again, true) {
+                    task::spawn(Arc::clone(&kept).write_later());
+                }
             }
         });
-        let written = changed
-            .await
-            .unwrap_or_else(|panic| Err(io::Error::other(panic)));
-        if let Err(error) = written {
-            warn!(%error, "executors that operators added not written: a restart has those before");
+        if let Err(panic) = changed.await {
+            warn!(%panic, "executors that operators added not written: a restart has those before");
         }
     }
 
-    fn orders(&self) -> MutexGuard<'_, Vec<KeptOrder>> {
+    fn write(&self, orders: &KeptOrders) -> io::Result<()> {
+        match &self.file {
+            Some(file) => write(file, &orders.list),
+            None => Ok(()),
+        }
+    }
+
+    /// Tries to write down what could not be written until it is.
+    async fn write_later(self: Arc<Self>) {
+        let mut wait = TRY_AGAIN;
+        loop {
+            sleep(wait).await;
+            wait = (wait * 2).min(TRY_AGAIN_MAX);
+            let kept = Arc::clone(&self);
+            let written = spawn_blocking(move || {
+                let mut orders = kept.orders();
+                let written = kept.write(&orders);
+                orders.is_tried_again = written.is_err();
+                written
+            });
+            match written.await {
+                Ok(Ok(())) => return info!("executors that operators added are written"),
+                Ok(Err(_full)) => {}
+                Err(panic) => {
+                    self.orders().is_tried_again = false;
+                    return warn!(%panic, "executors that operators added not written");
+                }
+            }
+        }
+    }
+
+    fn orders(&self) -> MutexGuard<'_, KeptOrders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -305,4 +372,41 @@ fn write(file: &Path, orders: &[KeptOrder]) -> io::Result<()> {
     };
     let text = serde_json::to_vec_pretty(&kept)?;
     pointsman_files::replace(file, |file| file.write_all(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Handle;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_task_at_a_time_tries_again_to_write_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Arc::new(KeptExecutors::open(Some(folder.path())));
+        let tasks = || Handle::current().metrics().num_alive_tasks();
+        let order = |name: &str| KeptOrder::from_iter([(EXECUTOR.to_owned(), name.into())]);
+        let orders = ["a", "b", "c"].map(order);
+        // In the way of the file that replaces this one.
+        let in_the_way = folder.path().join(format!(".{FILE}.new"));
+        // The second one can be written, before the task that the first one began looks.
+        for (order, is_full) in orders.iter().cloned().zip([true, false, true]) {
+            if is_full {
+                fs::create_dir(&in_the_way).unwrap();
+            }
+            kept.change(|orders| orders.push(order)).await;
+            assert_eq!(tasks(), 1);
+            if is_full {
+                fs::remove_dir(&in_the_way).unwrap();
+            }
+        }
+        sleep(TRY_AGAIN_MAX).await;
+        assert_eq!(tasks(), 0);
+        let read = KeptExecutors::open(Some(folder.path()));
+        assert_eq!(read.orders().list, orders);
+        // The next one is tried again, too.
+        fs::create_dir(&in_the_way).unwrap();
+        kept.change(Vec::clear).await;
+        assert_eq!(tasks(), 1);
+    }
 }

@@ -11,6 +11,8 @@
 //!    (`cache::tests`).
 //! 2. Nothing that others may write to, or that belongs to another user, is used
 //!    (`a_folder_of_others_is_made_private_or_not_used`, `an_entry_of_others_is_a_miss`).
+//! 3. The same bytes are compiled by one thread at a time, and the others find what it has made
+//!    (`files_with_the_same_code_are_compiled_once`).
 //!
 //! # Bounds
 //! [`ENTRIES_MAX`] entries of [`ENTRY_BYTES_MAX`] bytes, [`ENTRIES_BYTES_MAX`] together; the oldest are
@@ -29,15 +31,17 @@ use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 use wasmtime::component::Component;
 
-use crate::compiler::CODE_BYTES_MAX;
+use crate::compiler::{self, CODE_BYTES_MAX};
 use crate::component::LoadError;
 use crate::digest::Digest;
 use crate::engine::PolicyEngine;
 use attempts::{Attempts, NOTE_SUFFIX};
+use turns::{Turn, Turns};
 
 mod attempts;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 /// Number of entries that are kept.
 const ENTRIES_MAX: usize = 64;
@@ -65,6 +69,8 @@ pub struct CompileCache {
     folder: PathBuf,
     /// The folder itself: its path may lead elsewhere one day.
     opened: Arc<File>,
+    /// Shared by all threads that compile.
+    turns: Arc<Turns>,
 }
 
 /// A file in the folder. Older ones are less.
@@ -115,6 +121,7 @@ impl CompileCache {
         let cache = Self {
             folder: folder.to_owned(),
             opened: Arc::new(File::open(folder)?),
+            turns: Arc::default(),
         };
         match check_ours(&cache.opened) {
             Err(CacheError::Writable(_)) => {
@@ -130,6 +137,20 @@ impl CompileCache {
             }
         }
         Ok(cache)
+    }
+
+    /// Waits until no other thread compiles the bytes with `digest`. Until the turn is dropped none begins: look for
+    /// the component, compile it and keep it meanwhile.
+    ///
+    /// # Errors
+    /// If what `engine` compiles is not wanted any more before that.
+    pub(crate) fn turn(
+        &self,
+        engine: &PolicyEngine,
+        digest: Digest,
+    ) -> Result<Turn<'_>, LoadError> {
+        let turn = self.turns.take(digest, || engine.is_over());
+        turn.ok_or_else(compiler::not_wanted)
     }
 
     /// Finds the component that was compiled from the bytes with `digest`, if its entry is intact.

@@ -51,8 +51,8 @@ const TAG_REFUSED: u8 = b'R';
 /// First byte of the child's output where the message of a panic follows.
 const TAG_PANICKED: u8 = b'P';
 
-/// Time between two looks at whether what a child makes is still wanted.
-const LOOK: Duration = Duration::from_millis(100);
+/// Time between two looks at whether what is compiled is still wanted.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 /// Number of looks in a second.
 const LOOKS_PER_SECOND: u64 = 10;
 
@@ -179,8 +179,7 @@ impl Compiler {
     fn hear<T>(&self, said: &Receiver<T>, is_over: impl Fn() -> bool) -> Result<T, LoadError> {
         for _ in 0..self.limits.wall_seconds.saturating_mul(LOOKS_PER_SECOND) {
             if is_over() {
-                let why = "the policy is not wanted any more";
-                return Err(LoadError::NoCompiler(why.to_owned()));
+                return Err(not_wanted());
             }
             if let Ok(said) = said.recv_timeout(LOOK) {
                 return Ok(said);
@@ -240,6 +239,11 @@ impl Compiler {
             CompileStop::Crashed(format!("{}: {first}", output.status))
         }
     }
+}
+
+/// The error of a compilation whose result nobody wants any more.
+pub(crate) fn not_wanted() -> LoadError {
+    LoadError::NoCompiler("the policy is not wanted any more".to_owned())
 }
 
 fn no_compiler(error: io::Error) -> LoadError {

@@ -218,6 +218,8 @@ impl PolicyComponent {
         catching(|| {
             let exports = scan::scan(bytes, &engine.compiler().limits)?;
             let digest = Digest::of(bytes);
+            // Until the code is kept, so that whoever waits for this turn finds it.
+            let _turn = cache.turn(engine, digest)?;
             if let Some(component) = cache.find(engine, digest) {
                 let linked = Self::link(engine, bytes, exports, &component)?;
                 return Ok((linked, Made::Cached));

@@ -6,16 +6,18 @@
 //!
 //! # Invariants
 //! 1. Nothing here waits for another process, whatever is at the path (`tests`).
-//! 2. A file that is replaced is there whole or as it was, and nothing is left beside it
-//!    (`tests`).
+//! 2. A file that is replaced is there whole or as it was, nothing is left beside it, and no other file is
+//!    touched (`tests`).
 //!
 //! # Not here
 //! Locks and permissions of folders: their owners know what they are for.
 
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,11 @@ use rustix::fs::{Access, OFlags, access};
 const PRIVATE: u32 = 0o600;
 /// Mode of files that everybody may read, whatever the mask of new files is.
 const READABLE: u32 = 0o644;
+
+/// The longest name that a file may have, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+/// The beginning and the end of the name that a file has until it is whole.
+const UNFINISHED: [&str; 2] = [".", ".new"];
 
 /// Opens the regular file at `path` for reading.
 ///
@@ -92,13 +99,8 @@ pub fn replace_readable(
 
 fn put(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let beside = beside(path);
-    let written = create(&beside).and_then(|mut file| {
-        file.set_permissions(Permissions::from_mode(mode))?;
-        write(&mut file)?;
-        file.flush()?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    });
+    let file = begin(&beside)?;
+    let written = fill(file, mode, write).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         // On a full disk it would take room that is needed.
         fs::remove_file(&beside).unwrap_or_default();
@@ -107,6 +109,45 @@ fn put(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) 
     // The move is on the disk once the folder is.
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Makes the file at `beside` that is to be moved, empty. One that a process has left there that was killed is
+/// removed; what is no file is nobody's left-over, and stays.
+fn begin(beside: &Path) -> io::Result<File> {
+    if fs::symlink_metadata(beside).is_ok_and(|found| found.is_file()) {
+        fs::remove_file(beside)?;
+    }
+    opened(OpenOptions::new().write(true).create_new(true), beside)
+}
+
+fn fill(
+    mut file: File,
+    mode: u32,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode))?;
+    write(&mut file)?;
+    file.flush()?;
+    file.sync_all()
+}
+
+/// Removes what [`replace`] has left in `folder` of the files whose names satisfy `is_ours`: a process was killed. Call
+/// it where no other process puts such files at present.
+///
+/// # Errors
+/// If they cannot be found or removed.
+pub fn remove_unfinished(folder: &Path, is_ours: impl Fn(&str) -> bool) -> io::Result<()> {
+    let [begins, ends] = UNFINISHED;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix(begins));
+        let name = name.and_then(|name| name.strip_suffix(ends));
+        if name.is_some_and(&is_ours) && entry.file_type()?.is_file() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks that [`replace`] could put a file at `path` at present, for who has much to do before that.
@@ -118,7 +159,7 @@ pub fn check_replaceable(path: &Path) -> io::Result<()> {
         return Err(ErrorKind::IsADirectory.into());
     }
     let beside = beside(path);
-    create(&beside)?;
+    begin(&beside)?;
     fs::remove_file(&beside)
 }
 
@@ -152,9 +193,14 @@ fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
 }
 
-/// The path at which a file is until it is whole.
+/// The path at which a file is until it is whole: a hidden name of its own, `.NAME.new`, with as much of the name
+/// as there is room for.
 fn beside(path: &Path) -> PathBuf {
-    path.with_extension("new")
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let [begins, ends] = UNFINISHED.map(str::as_bytes);
+    let room = NAME_BYTES_MAX - begins.len() - ends.len();
+    let name = [begins, &name[..name.len().min(room)], ends].concat();
+    path.with_file_name(OsStr::from_bytes(&name))
 }
 
 fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
@@ -233,10 +279,47 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         fs::remove_file(&path).unwrap();
-        fifo(&home.path().join("file.new"));
+        fifo(&home.path().join(".file.json.new"));
         assert!(replace(&path, |_| Ok(())).is_err(), "a FIFO beside it");
-        fifo(&home.path().join("file.new"));
         assert!(check_replaceable(&path).is_err(), "a FIFO beside it");
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn files_of_other_names_stay_as_they_are() {
+        let home = tempfile::tempdir().unwrap();
+        let long = "x".repeat(NAME_BYTES_MAX);
+        let paths = ["x", "x.html", "x.new", long.as_str()].map(|name| home.path().join(name));
+        for path in &paths {
+            fs::write(path, "old").unwrap();
+        }
+        for path in &paths {
+            check_replaceable(path).unwrap();
+        }
+        for (replaced, path) in paths.iter().enumerate() {
+            for (idx, path) in paths.iter().enumerate() {
+                let expected = if idx < replaced { "new" } else { "old" };
+                assert_eq!(fs::read_to_string(path).unwrap(), expected);
+            }
+            replace(path, |file| file.write_all(b"new")).unwrap();
+        }
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), paths.len());
+    }
+
+    #[test]
+    fn what_a_killed_process_has_left_is_removed_and_nothing_else() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        let others = [".other.new", "ours.new", ".ours", "ours"].map(at);
+        for path in &others {
+            fs::write(path, "whole").unwrap();
+        }
+        fs::write(beside(&at("ours.json")), "half").unwrap();
+        fs::create_dir(beside(&at("ours.folder"))).unwrap();
+        remove_unfinished(home.path(), |name| name.starts_with("ours")).unwrap();
+        assert!(!beside(&at("ours.json")).exists());
+        assert!(beside(&at("ours.folder")).exists());
+        assert!(others.iter().all(|path| path.exists()));
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! # Invariants
 //! 1. A component is there whole, and on the disk, before an entry names it
 //!    (`a_large_component_is_stored_once_and_goes_with_the_last_file_that_names_it`).
+//! 2. What a killed process has left of one goes before the next is stored
+//!    (`what_a_killed_writer_left_of_a_component_goes_before_the_next_is_stored`).
 
 use std::fmt;
 use std::fs;
@@ -95,7 +97,10 @@ pub(crate) fn keep(journal: &Path, component: &Component, file: u32) -> io::Resu
         fs::rename(earlier.path(journal), path)?;
         return Ok(0);
     }
-    fs::create_dir_all(journal.join(FOLDER))?;
+    let folder = journal.join(FOLDER);
+    fs::create_dir_all(&folder)?;
+    // It is another number's than this one's, so that this one would not replace it.
+    pointsman_files::remove_unfinished(&folder, |name| named(name).is_some())?;
     pointsman_files::replace(&path, |to| to.write_all(bytes))?;
     Ok(wanted.bytes)
 }

@@ -3,9 +3,10 @@
 //!
 //! # Invariants
 //! 1. The newest file stays, and of the older ones those that follow each other back from it
-//!    (`what_does_not_fit_goes_from_the_oldest_on_and_the_newest_stays`).
+//!    (`what_does_not_fit_goes_from_the_oldest_on_and_the_newest_stays`), whatever their times are
+//!    (`a_clock_that_was_wrong_for_a_while_makes_no_file_older_than_those_before_it`).
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::components::StoredComponent;
 use crate::folder::StoredFile;
@@ -30,11 +31,18 @@ pub(crate) fn surplus(
         let named = named.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
         file.bytes.max(FILE_BYTES_MIN).saturating_add(named)
     };
+    // Whatever its own time is, a file was written after those before it.
+    let mut latest = SystemTime::UNIX_EPOCH;
+    let written = older.iter().map(|file| {
+        latest = latest.max(file.modified);
+        latest
+    });
+    let written: Vec<SystemTime> = written.collect();
     let mut total = settings.file_bytes.saturating_add(size(newest));
     let mut surplus: Vec<u32> = Vec::new();
-    for file in older.iter().rev() {
+    for (file, written) in older.iter().zip(written).rev() {
         total = total.saturating_add(size(file));
-        if total > settings.total_bytes || age(file, newest) > settings.age_max {
+        if total > settings.total_bytes || age(written, newest) > settings.age_max {
             surplus.push(file.number);
         }
     }
@@ -42,17 +50,15 @@ pub(crate) fn surplus(
     surplus
 }
 
-/// The time from the last entry of `file` to the first of the newest; none if a clock was set back
-/// in between.
-fn age(file: &StoredFile, newest: &StoredFile) -> Duration {
-    let age = newest.modified.duration_since(file.modified);
+/// The time from a file's last entry, which was `written` then, to the first of the newest; none if a clock was set
+/// back in between.
+fn age(written: SystemTime, newest: &StoredFile) -> Duration {
+    let age = newest.modified.duration_since(written);
     age.unwrap_or(Duration::ZERO)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
 
     const NONE: [u32; 0] = [];
@@ -115,5 +121,20 @@ mod tests {
     fn what_is_too_old_goes_however_small_and_a_clock_that_was_set_back_costs_nothing() {
         assert_eq!(gone(&[(5000, 0), (5000, 1), (5000, 25)]), [1]);
         assert_eq!(gone(&[(5000, 100), (5000, 99), (5000, 0)]), NONE);
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_for_a_while_makes_no_file_older_than_those_before_it() {
+        let hours = |hours: &[u32]| {
+            let files = hours.iter().map(|&hour| (5000, hour));
+            gone(&files.collect::<Vec<_>>())
+        };
+        // It began in 1970.
+        assert_eq!(hours(&[1000, 1001, 0, 1002]), NONE);
+        assert_eq!(hours(&[1000, 1001, 0, 1025]), [1]);
+        assert_eq!(hours(&[1000, 1001, 0, 1026]), [1, 2, 3]);
+        // It was ahead.
+        assert_eq!(hours(&[0, 90, 1, 80, 26]), [1]);
+        assert_eq!(hours(&[0, 90, 1, 80, 115]), [1, 2, 3, 4]);
     }
 }

@@ -220,7 +220,7 @@ impl PolicyRecorder for JournalRecorder {
             PolicyEventKind::Struck { .. } => "struck",
             PolicyEventKind::Ejected(_) => "ejected",
             PolicyEventKind::ShadowEnded { .. } => "shadow-ended",
-            PolicyEventKind::Closed(_) => "shut",
+            PolicyEventKind::Closed(_) => "closed",
             PolicyEventKind::Retired => "retired",
             PolicyEventKind::Logged(_) => "logged",
             PolicyEventKind::LogDropped(_) => LOG_DROPPED,
@@ -260,8 +260,10 @@ impl PolicyRecorder for JournalRecorder {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use pointsman_component::{LogLevel, LogLine};
-    use pointsman_core::Config;
+    use pointsman_core::{Config, Hook};
     use pointsman_journal::{Folder, JournalReader, JournalSettings, RunInfo};
     use pointsman_policy::Patience;
 
@@ -279,20 +281,45 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_noisy_log_is_cut_and_what_is_cut_is_counted() {
-        let place = tempfile::tempdir().unwrap();
+    /// A recorder of a run that has begun, whose journal is in this folder.
+    fn begun(place: &Path) -> JournalRecorder {
         let info = RunInfo {
             pointsman: String::new(),
             wasmtime: String::new(),
             started_unix_ms: 0,
         };
-        let folder = Folder::open(place.path()).unwrap();
+        let folder = Folder::open(place).unwrap();
         let writer = JournalWriter::start(folder, info, JournalSettings::default()).unwrap();
         let mut recorder = JournalRecorder::new(writer);
         let machine = Machine::new(Config::default()).unwrap();
         let mut host = PolicyHost::new(Patience::default());
         recorder.turn(Micros(0), &machine, &mut host);
+        recorder
+    }
+
+    #[test]
+    fn a_hook_that_is_closed_is_recorded_in_the_word_of_the_sidecar() {
+        let place = tempfile::tempdir().unwrap();
+        let mut recorder = begun(place.path());
+        recorder.policy_event(&PolicyEvent {
+            at: Micros(1),
+            policy: 7,
+            kind: PolicyEventKind::Closed(Hook::Admission),
+        });
+        drop(recorder);
+        let mut told = Vec::new();
+        for located in JournalReader::open(place.path()).unwrap() {
+            if let Entry::PolicyEvent(event) = located.unwrap().entry {
+                told.push((event.policy, event.what));
+            }
+        }
+        assert_eq!(told, [(7, "closed".to_owned())]);
+    }
+
+    #[test]
+    fn a_noisy_log_is_cut_and_what_is_cut_is_counted() {
+        let place = tempfile::tempdir().unwrap();
+        let mut recorder = begun(place.path());
         for round in 1..=2 {
             recorder.round(Micros(round), Round(round));
             (0..1000).for_each(|_| recorder.policy_event(&logged()));

@@ -113,11 +113,17 @@ impl StateFolder {
         }
     }
 
-    /// Writes down all of `state`, and forgets components that it does not name.
+    /// Writes down all of `state`.
     pub(super) fn write(&self, state: &Remembered) -> Result<(), StateError> {
         let path = self.path.join("state.json");
         let written = replace(&path, &file::text(state));
-        written.map_err(|error| StateError::Io(path, error))?;
+        written.map_err(|error| StateError::Io(path, error))
+    }
+
+    // === Components ===
+
+    /// Removes the components that `state` does not name, once it is written down.
+    pub(super) fn sweep(&self, state: &Remembered) -> Result<(), StateError> {
         let policies = self.path.join("policies");
         let named = |path: &Path| {
             state
@@ -128,8 +134,6 @@ impl StateFolder {
         let swept = sweep(&policies, |path| !named(path));
         swept.map_err(|error| StateError::Io(policies, error))
     }
-
-    // === Components ===
 
     fn code_at(&self, digest: Digest) -> PathBuf {
         self.path.join("policies").join(format!("{digest}.wasm"))

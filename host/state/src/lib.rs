@@ -9,6 +9,11 @@
 //!    in between: files are written beside, synced, and moved into place (`folder`).
 //! 2. A damaged file is set aside and reported, not repaired by guessing (`tests`).
 //! 3. Two servers never share a folder (`tests`).
+//! 4. A `state.json` that could not be written is written once it can be: [`State::change`] tries it again, and the
+//!    reconciler calls that in each pass (`a_state_that_could_not_be_written_is_written_by_the_next_change`;
+//!    `what_could_not_be_written_is_once_it_can_be` in `host/server/tests/reload/lives.rs`). So it is with components
+//!    that could not be removed (`components_that_could_not_be_removed_are_by_the_next_change`). One that could not be
+//!    kept is not tried again: the last good version before it is remembered.
 //!
 //! # Not here
 //! The use of the memory (`pointsman_lifecycle::reconciler`).
@@ -56,6 +61,7 @@ pub struct Remembered {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FolderId {
+    /// The path, which is absolute in the configuration: a relative one is another folder's wherever a server starts.
     pub path: PathBuf,
     /// The number of the device.
     pub device: u64,
@@ -92,11 +98,25 @@ pub struct LastGood {
     pub sidecar: Option<String>,
 }
 
+/// The work that changes have left in the folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Work {
+    #[default]
+    None,
+    /// The file has what is remembered, and components that it does not name may be there.
+    Sweep,
+    /// The file does not have what is remembered: it may name components that nothing else does.
+    Write,
+}
+
 /// The state, and the folder that keeps it.
 #[derive(Debug, Default)]
 pub struct State {
     remembered: Remembered,
+    left: Work,
     folder: Option<StateFolder>,
+    /// The failures of what did not succeed since, by the words for it.
+    problems: BTreeMap<&'static str, String>,
     shown: StateReport,
 }
 
@@ -105,7 +125,7 @@ pub struct State {
 pub struct StateReport {
     /// The folder's path; absent: nothing is kept when the server ends.
     pub path: Option<PathBuf>,
-    /// The part of the folder that does not work; absent: all of it works.
+    /// The failures in the folder of what did not succeed since; absent: all of it works.
     pub problem: Option<String>,
     /// The place of the state file that was set aside when the server started, and the reason.
     pub set_aside: Option<String>,
@@ -170,8 +190,9 @@ impl State {
                 state.remembered = remembered;
             }
             Err(error) => {
-                state.fails("state file set aside, beginning anew", &error);
-                state.shown.set_aside = state.shown.problem.take();
+                let (what, why) = ("state file set aside, beginning anew", reason(&error));
+                warn!(why, "{what}");
+                state.shown.set_aside = Some(format!("{what}: {why}"));
             }
         }
         state
@@ -187,17 +208,37 @@ impl State {
         &self.shown
     }
 
-    /// Changes the remembered state, and writes it down.
+    /// Changes the remembered state, and does in the folder what this and earlier changes have left.
     pub fn change<R>(&mut self, change: impl FnOnce(&mut Remembered) -> R) -> R {
         let before = self.remembered.clone();
         let result = change(&mut self.remembered);
-        if before != self.remembered
+        if before != self.remembered {
+            self.left = Work::Write;
+        }
+        self.work();
+        result
+    }
+
+    /// Writes down the remembered state, and removes the components that it does not name, as far as that is left.
+    fn work(&mut self) {
+        if self.left == Work::Write
             && let Some(folder) = &self.folder
         {
             let written = folder.write(&self.remembered);
+            if written.is_ok() {
+                self.left = Work::Sweep;
+            }
             self.note("state not written", written);
         }
-        result
+        if self.left == Work::Sweep
+            && let Some(folder) = &self.folder
+        {
+            let swept = folder.sweep(&self.remembered);
+            if swept.is_ok() {
+                self.left = Work::None;
+            }
+            self.note("replaced policies not removed", swept);
+        }
     }
 
     /// Keeps `code` as the last good component of `name`, with the text of its sidecar.
@@ -239,23 +280,40 @@ impl State {
             .ok()
     }
 
-    /// Reports and logs the failure of `what`, once for each way in which it fails.
+    /// Reports and logs the failure of `what`, once for each way in which it fails, and its end.
     fn note(&mut self, what: &'static str, result: Result<(), StateError>) {
         match result {
-            Ok(()) => self.shown.problem = None,
+            Ok(()) => {
+                if let Some(why) = self.problems.remove(what) {
+                    info!(what, why, "problem of the state folder is over");
+                    self.show_problems();
+                }
+            }
             Err(error) => self.fails(what, &error),
         }
     }
 
     fn fails(&mut self, what: &'static str, error: &dyn std::error::Error) {
-        let why = match error.source() {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        };
-        let problem = Some(format!("{what}: {why}"));
-        if self.shown.problem != problem {
+        let why = reason(error);
+        if self.problems.get(what) != Some(&why) {
             warn!(why, "{what}");
-            self.shown.problem = problem;
+            self.problems.insert(what, why);
+            self.show_problems();
         }
+    }
+
+    fn show_problems(&mut self) {
+        let problems = self.problems.iter();
+        let problems = problems.map(|(what, why)| format!("{what}: {why}"));
+        let problems: Vec<String> = problems.collect();
+        self.shown.problem = (!problems.is_empty()).then(|| problems.join("; "));
+    }
+}
+
+/// An error and its source.
+fn reason(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
 }

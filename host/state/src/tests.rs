@@ -147,6 +147,69 @@ fn no_damage_makes_reading_panic() {
 }
 
 #[test]
+fn a_state_that_could_not_be_written_is_written_by_the_next_change() {
+    let home = home();
+    let mut state = State::open(home.path());
+    // In the way of the file that replaces the state file.
+    let in_the_way = home.path().join(".state.json.new");
+    fs::create_dir(&in_the_way).unwrap();
+    state.change(|state| *state = much());
+    state.change(|_| ());
+    let problem = state.report().problem.clone().unwrap();
+    assert!(problem.starts_with("state not written: "), "{problem}");
+    fs::remove_dir(&in_the_way).unwrap();
+    state.change(|_| ());
+    assert_eq!(state.report().problem, None);
+    drop(state);
+    assert_eq!(*State::open(home.path()).remembered(), much());
+}
+
+#[test]
+fn components_that_could_not_be_removed_are_by_the_next_change() {
+    let home = home();
+    let mut state = State::open(home.path());
+    let policies = home.path().join("policies");
+    // What is no file is not removed.
+    let in_the_way = policies.join("folder");
+    fs::create_dir(&in_the_way).unwrap();
+    state.prove("mine", b"code", None);
+    let problem = state.report().problem.clone().unwrap();
+    let expected = "replaced policies not removed: ";
+    assert!(problem.starts_with(expected), "{problem}");
+    fs::remove_dir(&in_the_way).unwrap();
+    fs::write(policies.join("replaced.wasm"), "old").unwrap();
+    state.change(|_| ());
+    assert_eq!(state.report().problem, None);
+    assert_eq!(files(&policies), [format!("{}.wasm", Digest::of(b"code"))]);
+}
+
+#[test]
+fn a_problem_is_shown_until_what_failed_succeeds() {
+    let home = home();
+    let mut state = State::open(home.path());
+    let state_in_the_way = home.path().join(".state.json.new");
+    fs::create_dir(&state_in_the_way).unwrap();
+    // The component can be kept, and a dump.
+    state.prove("mine", b"code", None);
+    state.keep_dump(b"{}");
+    let problem = |state: &State| state.report().problem.clone().unwrap();
+    let unwritten = problem(&state);
+    assert!(unwritten.starts_with("state not written: "), "{unwritten}");
+    let dump_in_the_way = home.path().join("dumps/.00000001.json.new");
+    fs::create_dir(&dump_in_the_way).unwrap();
+    state.keep_dump(b"{}");
+    let both = problem(&state);
+    let dump = both.strip_suffix(&format!("; {unwritten}")).unwrap();
+    assert!(dump.starts_with("dump of a fault not kept: "), "{both}");
+    fs::remove_dir(&state_in_the_way).unwrap();
+    state.change(|_| ());
+    assert_eq!(problem(&state), dump);
+    fs::remove_dir(&dump_in_the_way).unwrap();
+    state.keep_dump(b"{}");
+    assert_eq!(state.report().problem, None);
+}
+
+#[test]
 fn two_servers_never_share_a_folder() {
     let home = home();
     let first = State::open(home.path());

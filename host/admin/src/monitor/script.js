@@ -151,16 +151,16 @@
 
   const drawActivity = (data) => {
     const totals = data.totals, sessions = data.sessions, recent = data.recent;
-    set("finished", count(totals.finished));
-    set("arrived", count(totals.arrived));
+    for (const key of ["finished", "arrived"]) set(key, count(totals[key]));
     const others = ["failed", "expired", "refused", "cancelled"].filter((word) => totals[word] > 0);
     set("served-text", others.map((word) => count(totals[word]) + " " + word).join(", "));
     for (const [id, times] of [["wait", recent.queue_wait], ["ttft", recent.first_token]]) {
-      set(id + "-p50", time(times && times.p50_micros));
-      set(id + "-p95", time(times && times.p95_micros));
+      for (const part of ["p50", "p95"]) set(id + "-" + part, time(times && times[part + "_micros"]));
       set(id + "-text", times ? "of " + count(times.count) + " in " + recent.minutes + " minutes, mean " + time(times.mean_micros)
         : "none in " + recent.minutes + " minutes");
     }
+    const hour = (part) => part + " " + time(data.queue_wait[part + "_micros"]);
+    set("wait-hour", data.queue_wait ? "in the last hour " + ["p10", "mean", "p90"].map(hour).join(", ") : "");
     set("sessions", count(sessions.tracked));
     set("sessions-text", sessions.session_hit_permille == null ? "none came back yet"
       : percent(sessions.session_hit_permille) + " came back to their executor");

@@ -288,7 +288,7 @@ impl From<&Conflict> for HookConflict {
             Conflict::NotEnforced { hook, policy } => {
                 ("not-enforced", hook, std::slice::from_ref(policy))
             }
-            Conflict::Closed { hook, policy } => ("shut", hook, std::slice::from_ref(policy)),
+            Conflict::Closed { hook, policy } => ("closed", hook, std::slice::from_ref(policy)),
             Conflict::ContestedCanary { hook, claimants } => {
                 ("contested-canary", hook, claimants.as_slice())
             }

@@ -209,7 +209,7 @@ pub(super) struct ListedRefusal {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(super) struct HookConflict {
-    /// `contested`, `absent`, `not-exported`, `not-enforced`, `shut` or `contested-canary`.
+    /// `contested`, `absent`, `not-exported`, `not-enforced`, `closed` or `contested-canary`.
     pub(super) kind: &'static str,
     pub(super) hook: &'static str,
     pub(super) policies: Vec<String>,

@@ -1,5 +1,9 @@
 //! Hits and misses of the cache.
 
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
 use super::*;
 use crate::component::PolicyComponent;
 use crate::fixture::Guest;
@@ -175,6 +179,47 @@ fn a_command_that_its_user_ends_gives_up_no_file() {
     assert!(matches!(given_up, LoadError::GivenUp { .. }), "{given_up}");
     assert!(!is_hit(&kept().unwrap()));
     assert!(is_hit(&kept().unwrap()));
+}
+
+#[test]
+fn files_with_the_same_code_are_compiled_once() {
+    let home = tempfile::tempdir().unwrap();
+    let cache = CompileCache::open(home.path()).unwrap();
+    let (engine, bytes) = (PolicyEngine::new().unwrap(), Guest::default().bytes());
+    // One more than may be begun before the file is given up.
+    let together = Barrier::new(4);
+    let load = || {
+        together.wait();
+        is_hit(&made(&cache, &engine, &bytes))
+    };
+    let hits: Vec<bool> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(load)).collect();
+        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        joined.map(|hit| hit.unwrap()).collect()
+    });
+    let misses = hits.iter().filter(|is_hit| !**is_hit);
+    assert_eq!(misses.count(), 1);
+}
+
+#[test]
+fn nobody_waits_for_a_compilation_that_is_not_wanted_any_more() {
+    let home = tempfile::tempdir().unwrap();
+    let cache = CompileCache::open(home.path()).unwrap();
+    let (engine, bytes) = (PolicyEngine::new().unwrap(), Guest::default().bytes());
+    let turn = cache.turn(&engine, Digest::of(&bytes)).unwrap();
+    let over = engine.until(Arc::new(AtomicBool::new(true)));
+    let error = PolicyComponent::load_cached(&over, &bytes, &cache).unwrap_err();
+    assert!(matches!(error, LoadError::NoCompiler(_)), "{error}");
+    let notes = cache.entries(NOTE_SUFFIX).unwrap();
+    assert!(notes.is_empty(), "it did not begin");
+    // Other bytes have a turn of their own.
+    let other = Guest {
+        observe: "(nop)",
+        ..Guest::default()
+    };
+    assert!(!is_hit(&made(&cache, &engine, &other.bytes())));
+    drop(turn);
+    assert!(!is_hit(&made(&cache, &engine, &bytes)));
 }
 
 #[test]

@@ -102,6 +102,20 @@ fn a_large_component_is_stored_once_and_goes_with_the_last_file_that_names_it() 
 }
 
 #[test]
+fn what_a_killed_writer_left_of_a_component_goes_before_the_next_is_stored() {
+    let place = tempfile::tempdir().unwrap();
+    let components = place.path().join("components");
+    fs::create_dir(&components).unwrap();
+    for (digest, file) in [("01", 7), ("02", 8)] {
+        let left = format!(".{}.new", name(digest, file));
+        fs::write(components.join(left), "half").unwrap();
+    }
+    let stats = run(place.path(), 1, 1 << 20);
+    assert_eq!(stats.errors, 0, "{stats:?}");
+    assert_eq!(names(place.path()), [name("01", 1)]);
+}
+
+#[test]
 fn a_policy_that_is_taken_in_later_brings_its_component_to_the_file_that_is_open() {
     let place = tempfile::tempdir().unwrap();
     let journal = place.path();

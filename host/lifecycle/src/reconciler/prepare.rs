@@ -1,19 +1,20 @@
 //! From files in the folder to versions that can be put in force.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pointsman_component::EmbeddedPolicy;
 use pointsman_interface::{Hook, HookSet, Micros};
 use pointsman_policy::OnFailure;
-use pointsman_state::LastGood;
+use pointsman_state::{FolderId, LastGood};
 
 use super::Reconciler;
 use super::host::listed;
 use crate::background::JobId;
 use crate::binding::Place;
 use crate::folder::Pair;
+use crate::listing;
 use crate::port::PolicyPort;
 use crate::preparer::{Inspection, Job, Prepared};
 use crate::registry::{Change, Making, Origin, Source, Started, Version};
@@ -340,15 +341,14 @@ impl<P: PolicyPort> Reconciler<P> {
         };
         let remembered = self.state.remembered();
         let seen = remembered.folder.as_ref();
-        let Some(seen) = seen.filter(|seen| seen.path == *path) else {
+        let Some(seen) = seen.and_then(|seen| seen_at(path, seen)) else {
             // The last good versions are of other files.
             return self.state.change(|state| state.last_good.clear());
         };
         let (good, modes) = (&remembered.last_good, &remembered.modes);
         let names: BTreeSet<&String> = good.keys().chain(modes.keys()).collect();
         let names = names.into_iter().cloned();
-        self.folder
-            .expect(seen.clone(), names, self.transactions.at);
+        self.folder.expect(seen, names, self.transactions.at);
     }
 
     /// Has all last good versions prepared: the folder is not there.
@@ -366,4 +366,15 @@ impl<P: PolicyPort> Reconciler<P> {
     pub(super) fn fall_back(&mut self) -> bool {
         self.registry.fall_back(&self.state.remembered().last_good)
     }
+}
+
+/// The folder that was `seen` in an earlier life, if it is the one at `path`. Where an earlier version remembered a
+/// relative path, the folder that is there now tells.
+fn seen_at(path: &Path, seen: &FolderId) -> Option<FolderId> {
+    if seen.path == path {
+        return Some(seen.clone());
+    }
+    let there = listing::folder_id(path).ok()?;
+    let is_there = (seen.device, seen.inode) == (there.device, there.inode);
+    (seen.path.is_relative() && is_there).then_some(there)
 }
