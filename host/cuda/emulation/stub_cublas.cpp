@@ -50,7 +50,9 @@ int cublasDestroy_v2(void* handle) {
     auto* wait = of_driver<int()>("pointsman_stub_wait");
     if (wait == nullptr || wait() != 0) return NOT_INITIALIZED;
     delete static_cast<Handle*>(handle);
-    return SUCCESS;
+    // It waits for the device, and says so where that is lost.
+    auto* synchronize = of_driver<int()>("cuCtxSynchronize");
+    return synchronize != nullptr && synchronize() == 0 ? SUCCESS : EXECUTION_FAILED;
 }
 
 int cublasSetStream_v2(void* handle, void* stream) {

@@ -3,10 +3,9 @@
 mod rank;
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use cudarc::cublas::{CudaBlas, sys as blas};
+use cudarc::cublas::sys as blas;
 #[cfg(feature = "test-util")]
 use cudarc::driver::result::memset_d8_async;
 use cudarc::driver::{CudaSlice, CudaStream};
@@ -26,6 +25,7 @@ use pointsman_model::graph::Llama;
 use pointsman_model::graph::{Activations, forward};
 use pointsman_model::open::{LoadProgress, OpenModel};
 
+use crate::blas::Blas;
 use crate::buffer::{Rows, address, alloc};
 use crate::choice::{Chooser, LogitRows};
 use crate::comm::{Comm, Launching};
@@ -47,11 +47,10 @@ pub struct CudaBackend {
     shape: KvShape,
     /// Bytes of a block of the device.
     block_bytes: usize,
-    /// As all that waits for the device when it ends, ended by `drop`.
-    life: ManuallyDrop<Arc<ContextLife>>,
     model: Arc<DeviceModel>,
     stream: Arc<CudaStream>,
-    blas: ManuallyDrop<CudaBlas>,
+    /// Waits for the device when it ends.
+    blas: EndsQuietly<Blas>,
     /// The memory of `blas`.
     _blas_memory: CudaSlice<u8>,
     // Owned state.
@@ -66,7 +65,11 @@ pub struct CudaBackend {
     graphs: Graphs,
     /// The way to the other ranks, if there are any. Behind the graphs, which end before it.
     comm: Option<Comm>,
-    swaps: ManuallyDrop<Swaps>,
+    swaps: Swaps,
+    // Lifecycle.
+    /// Ends last, as fields end in their order: once nobody has a life the next one begins, and then nothing may be left in
+    /// the context of this one.
+    life: EndsQuietly<Arc<ContextLife>>,
 }
 
 /// Bytes of memory that a token's keys and values take on a device.
@@ -97,12 +100,12 @@ impl Begun {
 }
 
 /// Begins cuBLAS on a stream, with its memory.
-fn begin_blas(stream: &Arc<CudaStream>) -> Result<(CudaBlas, CudaSlice<u8>), DeviceError> {
-    let handle = CudaBlas::new(Arc::clone(stream)).map_err(blas_failed)?;
+fn begin_blas(stream: &Arc<CudaStream>) -> Result<(Blas, CudaSlice<u8>), DeviceError> {
+    let handle = Blas::new(stream)?;
     let memory = alloc::<u8>(stream, BLAS_BYTES)?;
     let at = address(&memory, stream) as *mut _;
     // SAFETY: the memory has so many bytes, and lives as long as the handle.
-    let given = unsafe { blas::cublasSetWorkspace_v2(*handle.handle(), at, BLAS_BYTES) };
+    let given = unsafe { blas::cublasSetWorkspace_v2(handle.handle(), at, BLAS_BYTES) };
     given.result().map_err(blas_failed)?;
     Ok((handle, memory))
 }
@@ -170,10 +173,9 @@ impl CudaBackend {
             open: model,
             shape,
             block_bytes: usize::try_from(blocks.bytes).expect("a block is in memory"),
-            life: ManuallyDrop::new(life),
             model: on_device,
             stream,
-            blas: ManuallyDrop::new(handle),
+            blas: EndsQuietly::new(handle),
             _blas_memory: memory,
             input: DeviceNumbers::default(),
             chooser: Chooser::default(),
@@ -183,7 +185,8 @@ impl CudaBackend {
             hidden: 0,
             graphs: Graphs::default(),
             comm: None,
-            swaps: ManuallyDrop::new(swaps),
+            swaps,
+            life: EndsQuietly::new(life),
         })
     }
 
@@ -401,17 +404,11 @@ impl Drop for CudaBackend {
         let _quiet = quiet();
         // A sum that waits for another rank ends with the way to it, and the stream goes on then.
         self.leave();
-        // The pool and the weights, which are not the stream's, may go next. A context that is lost has nothing under
+        // The weights and the pool, which are not the stream's, may go next. A context that is lost has nothing under
         // way, and says so.
         if self.stream.synchronize().is_err() {
             self.life.look();
         }
-        // SAFETY: nothing uses them afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.swaps) };
-        // SAFETY: the same.
-        unsafe { ManuallyDrop::drop(&mut self.blas) };
-        // SAFETY: the same.
-        unsafe { ManuallyDrop::drop(&mut self.life) };
     }
 }
 

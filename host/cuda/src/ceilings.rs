@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use cudarc::cublas::CudaBlas;
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use pointsman_engine::backend::DeviceError;
 
+use crate::blas::Blas;
 use crate::buffer::{Rows, address, alloc};
+use crate::failed;
 use crate::products::{Bf16Weights, Outputs, OutputsAt, multiply};
-use crate::{blas_failed, failed};
 
 /// Numbers in the memory that is copied, and in the matrix that a row is multiplied with.
 const MANY: usize = 1 << 30;
@@ -42,7 +42,7 @@ pub fn measure(ordinal: usize) -> Result<Ceilings, DeviceError> {
     let copy = || stream.memcpy_dtod(&from, &mut to).map_err(failed);
     let copied = bytes / best_seconds(&context, &stream, copy)?;
     drop((from, to));
-    let blas = CudaBlas::new(Arc::clone(&stream)).map_err(blas_failed)?;
+    let blas = Blas::new(&stream)?;
     let tall = (MANY / SIDE, SIDE);
     let seconds = product_seconds(&context, &stream, &blas, tall, 1)?;
     let read = (MANY * size_of::<u16>()) as f64 / seconds;
@@ -58,7 +58,7 @@ pub fn measure(ordinal: usize) -> Result<Ceilings, DeviceError> {
 fn product_seconds(
     context: &Arc<CudaContext>,
     stream: &Arc<CudaStream>,
-    blas: &CudaBlas,
+    blas: &Blas,
     (rows, cols): (usize, usize),
     count: usize,
 ) -> Result<f64, DeviceError> {

@@ -10,6 +10,8 @@
 //! 1. A life is lost only where the driver says so of its context
 //!    (`an_error_that_leaves_the_device_as_it_was_is_of_one_backend_alone`).
 //! 2. No backend computes anything on a life that is lost (`a_lost_device_begins_anew_once_all_have_let_go_of_it`).
+//! 3. A backend lets go of its life after all else that it has in the context
+//!    (`a_lost_device_begins_anew_on_another_thread_as_soon_as_it_is_let_go_of`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

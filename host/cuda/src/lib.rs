@@ -12,7 +12,9 @@
 //! 1. A missing or broken driver is an error, never a panic (`tests/devices.rs` of the server).
 //! 2. Over the emulation of a device the engine keeps its contract (`tests/contract.rs`), and a row of
 //!    logits depends on its own sequence only, bit by bit (`tests/backend.rs`). On a device the second
-//!    holds as far as cuBLAS goes, which may sum in another order for another number of rows.
+//!    holds as far as cuBLAS goes, which may sum in another order for another number of rows. With weights in FP8 a row
+//!    has other last bits in a step of more than 64 rows, for which weights are rounded to bf16 (`products.rs`), than in
+//!    a smaller one.
 //! 3. Logits are those of the processors within the precision of bf16 (`tests/backend.rs`).
 //! 4. Weights go to a device piece by piece through pinned memory, of which loading has a fixed amount
 //!    (`tests/loading.rs`).
@@ -36,6 +38,7 @@
 
 mod arena;
 mod backend;
+mod blas;
 mod buffer;
 #[cfg(feature = "test-util")]
 pub mod ceilings;

@@ -7,7 +7,6 @@ pub mod ops_case;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cudarc::cublas::CudaBlas;
 use cudarc::driver::{CudaSlice, CudaStream};
 use pointsman_engine::backend::DeviceError;
 use pointsman_model::config::LlamaConfig;
@@ -15,6 +14,7 @@ use pointsman_model::graph::HeadNorms;
 use pointsman_model::ops::Ops;
 use pointsman_model::split::Rank;
 
+use crate::blas::Blas;
 use crate::buffer::{Rows, address, room_for};
 use crate::comm::{Comm, Launching};
 use crate::graphs::StepShape;
@@ -71,7 +71,7 @@ pub(crate) struct CudaOps<'a> {
     pub(crate) block_size: usize,
     pub(crate) module: &'a Module,
     pub(crate) stream: &'a Arc<CudaStream>,
-    pub(crate) blas: &'a CudaBlas,
+    pub(crate) blas: &'a Blas,
     pub(crate) pool: u64,
     pub(crate) angles: u64,
     pub(crate) input: &'a InputBatch,

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use cudarc::cublas::{CudaBlas, result::gemm_ex, sys as blas};
+use cudarc::cublas::{result::gemm_ex, sys as blas};
 use cudarc::driver::CudaStream;
 use pointsman_engine::backend::DeviceError;
 use pointsman_model::open::OpenModel;
 use pointsman_model::weights::StoredMatrix;
 
+use crate::blas::Blas;
 use crate::blas_failed;
 use crate::buffer::{Rows, address, room_for};
 use crate::input::as_i32;
@@ -18,7 +19,8 @@ use crate::module::{Arg, Grid, Kernel, Module};
 use crate::weights::{DeviceMatrix, Fp8Numbers, Numbers};
 
 /// Most rows whose product with FP8 is computed from the codes. With more, they would be read again and again, and
-/// matrix units would wait for what is widened in front of them.
+/// matrix units would wait for what is widened in front of them. What is widened is rounded with its scale: a row has other
+/// last bits then.
 const DIRECT_ROWS_MAX: usize = 64;
 /// Rows of activations that a block of the kernels has: a few, or many.
 const FEW: usize = 8;
@@ -58,7 +60,7 @@ pub(crate) struct OutputsAt {
 pub(crate) struct Products<'a> {
     pub(crate) module: &'a Module,
     pub(crate) stream: &'a Arc<CudaStream>,
-    pub(crate) blas: &'a CudaBlas,
+    pub(crate) blas: &'a Blas,
     /// Memory for weights in bf16 that are FP8 in memory.
     pub(crate) widened: &'a mut Rows,
 }
@@ -201,7 +203,7 @@ pub(crate) fn widened_bytes_max(model: &OpenModel, rows: usize) -> usize {
 /// cuBLAS takes matrices column by column: to it, rows of ours are columns, and the product is computed as
 /// its transpose.
 pub(crate) fn multiply(
-    (handle, stream): (&CudaBlas, &Arc<CudaStream>),
+    (handle, stream): (&Blas, &Arc<CudaStream>),
     x: &Rows,
     weight: Bf16Weights,
     out: OutputsAt,
@@ -220,7 +222,7 @@ pub(crate) fn multiply(
     // come to its end; the factors are read before the call returns.
     let product = unsafe {
         gemm_ex(
-            *handle.handle(),
+            handle.handle(),
             blas::cublasOperation_t::CUBLAS_OP_T,
             blas::cublasOperation_t::CUBLAS_OP_N,
             m,

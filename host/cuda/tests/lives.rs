@@ -5,6 +5,7 @@
 )]
 
 use std::sync::Arc;
+use std::thread;
 
 use pointsman_cuda::emulation;
 use pointsman_cuda::probe::{self, NoDevice};
@@ -81,6 +82,44 @@ fn a_lost_device_begins_anew_once_all_have_let_go_of_it() {
     drop(other);
     assert_eq!(emulated.allocated(), 0);
     assert_eq!(step(&mut backend(&device).unwrap()), Ok(before));
+}
+
+#[test]
+fn the_backends_of_an_engine_end_together_though_their_device_is_lost() {
+    let emulated = emulation::alone();
+    let device = device();
+    let mut both = [backend(&device).unwrap(), backend(&device).unwrap()];
+    let before = step(&mut both[0]).unwrap();
+    emulated.lose_after(Some(3));
+    step(&mut both[0]).unwrap_err();
+    drop(both);
+    assert_eq!(emulated.allocated(), 0);
+    assert_eq!(step(&mut backend(&device).unwrap()), Ok(before));
+}
+
+#[test]
+fn a_lost_device_begins_anew_on_another_thread_as_soon_as_it_is_let_go_of() {
+    let emulated = emulation::alone();
+    let devices = CudaDevices::new(&[0], blocks()).unwrap();
+    let load = || {
+        let model = Arc::clone(models::demo().open());
+        devices.load(model, SHAPE, &mut |_| ())
+    };
+    let mut backend = load().unwrap();
+    // How far one thread is when the other begins is another each time.
+    for _ in 0..20 {
+        emulated.lose_after(Some(3));
+        step(&mut *backend).unwrap_err();
+        let lost = backend;
+        backend = thread::scope(|scope| {
+            let ending = scope.spawn(move || drop(lost));
+            while devices.check_lives().is_err() && !ending.is_finished() {
+                thread::yield_now();
+            }
+            load().unwrap()
+        });
+    }
+    step(&mut *backend).unwrap();
 }
 
 #[test]

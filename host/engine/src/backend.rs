@@ -181,7 +181,8 @@ pub trait Backend: Send {
     /// Runs one step: writes the KV of every chunk into its blocks, and appends one row of
     /// [`Self::vocab_size`] logits to `logits`, cleared first, for each chunk that wants the [`Logits::Last`], in
     /// order. The values of a row depend on its own sequence only, bit by bit: not on what else
-    /// is in the step, nor on how its prompt was cut.
+    /// is in the step, nor on how its prompt was cut. On a CUDA device that is so as far as its cuBLAS keeps to it; and with
+    /// weights in FP8 a row has other last bits in a step of more than 64 rows than in a smaller one.
     ///
     /// # Errors
     /// If the device fails. The content of the pool is then lost.

@@ -14,10 +14,10 @@ use pointsman_model::weights::{Matrix, Values};
 use super::*;
 use crate::buffer::alloc;
 use crate::device::open;
+use crate::failed;
 use crate::graphs::{EndsQuietly, quiet};
 use crate::input::DeviceNumbers;
 use crate::weights::Numbers;
-use crate::{blas_failed, failed};
 
 /// Bytes for the sums of attention that are computed at once.
 pub const SUMS_BYTES_MAX: usize = SUMS_BYTES;
@@ -32,7 +32,7 @@ pub struct OpsDevice(EndsQuietly<Parts>);
 /// The parts of a device that operations are run with.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub(crate) blas: CudaBlas,
+    pub(crate) blas: Blas,
     pub(crate) module: Module,
     pub(crate) stream: Arc<CudaStream>,
 }
@@ -69,9 +69,8 @@ impl Parts {
         let context = open(0)?;
         let module = Module::load(&context)?;
         let stream = context.new_stream().map_err(failed)?;
-        let blas = CudaBlas::new(Arc::clone(&stream)).map_err(blas_failed)?;
         Ok(Self {
-            blas,
+            blas: Blas::new(&stream)?,
             module,
             stream,
         })
