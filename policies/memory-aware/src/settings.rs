@@ -117,7 +117,7 @@ impl Default for Settings {
             cold_models: ColdModels::Drain,
             cold_models_max: 8,
             model_tenure: 4,
-            device_credit: 1900,
+            device_credit: 1800,
             session_credit: 300,
             host_credit: 750,
             disk_credit: 250,
@@ -129,7 +129,7 @@ impl Default for Settings {
             share_prefill_max: 1024,
             prefill_max: 65_536,
             tokens_per_block: 16,
-            candidates: 3,
+            candidates: 2,
             looks_max: 4,
         }
     }

@@ -21,10 +21,10 @@ use pointsman_sdk::{Case, Executor, Pick, Seat};
 
 use crate::credit;
 
-/// Requests whose end is waited for, at most.
-const STARTS_MAX: usize = 1024;
-/// One of so many requests takes the place of the oldest where as many are waited for: of that one nothing may come any more.
-/// The others are not learnt from. Did each take a place, all would be forgotten before they end where more are in flight.
+/// Requests whose end is waited for, at most: each at its place, which is its id modulo this.
+const STARTS_MAX: u64 = 1024;
+/// One of so many requests takes a place that another one has: of that one nothing may come any more. The others are not
+/// learnt from. Did each take its place, all would be forgotten before they end where more are in flight.
 const REPLACING: u64 = 32;
 /// Executors that are learnt of, at most: those of which something was learnt first.
 const FITS_MAX: usize = 4096;
@@ -46,13 +46,18 @@ pub(crate) const WHOLE_PERMILLE: u32 = 1000;
 /// Weights of what is pending, by executor.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    starts: BTreeMap<u64, Start>,
+    starts: Starts,
     fits: BTreeMap<u32, Fit>,
 }
+
+/// Placements whose outcomes are waited for, by [`STARTS_MAX`]; there are no places before the first of them.
+#[derive(Debug, Default)]
+struct Starts(Vec<Option<Start>>);
 
 /// A placement whose outcome is waited for.
 #[derive(Clone, Copy, Debug)]
 struct Start {
+    request: u64,
     executor: u32,
     /// Microseconds from the request's arrival to the placement.
     waited: u64,
@@ -121,41 +126,31 @@ impl Waits {
     pub(crate) fn picked(&mut self, case: &Case<'_>, pick: &Pick) {
         let request = case.request;
         // In a queue it would wait for more than prefill.
-        if pick.seat == Seat::Queue || !self.has_room(request.id) {
+        if pick.seat == Seat::Queue {
             return;
         }
         let first = pick.executors.first();
         let Some(executor) = first.and_then(|id| case.fleet.mirror.executor(*id)) else {
             return;
         };
-        let start = Start {
+        self.starts.note(Start {
+            request: request.id,
             executor: executor.id(),
             waited: case.now.saturating_sub(request.arrived),
             pending: credit::pending_tokens(case.fleet, &executor),
-        };
-        self.starts.insert(request.id, start);
-        if self.starts.len() > STARTS_MAX {
-            self.starts.pop_first();
-        }
-    }
-
-    /// Returns whether a request's end can be waited for.
-    fn has_room(&self, request: u64) -> bool {
-        self.starts.len() < STARTS_MAX
-            || request.is_multiple_of(REPLACING)
-            || self.starts.contains_key(&request)
+        });
     }
 
     /// Forgets an executor that is gone, and the placements there.
     pub(crate) fn forget(&mut self, executor: u32) {
         self.fits.remove(&executor);
-        self.starts.retain(|_, start| start.executor != executor);
+        self.starts.forget(executor);
     }
 
     /// Learns from a request that ended, unless it ran elsewhere than it was to, or its first token came of an earlier
     /// placement.
     pub(crate) fn learn(&mut self, completion: &Completion) {
-        let start = self.starts.remove(&completion.request);
+        let start = self.starts.take(completion.request);
         let start = start.filter(|start| start.executor == completion.executor && completion.ok);
         let Some((start, ttft)) = start.zip(completion.ttft_micros) else {
             return;
@@ -181,10 +176,11 @@ impl Waits {
             bytes.extend(fit.numbers().flat_map(f64::to_le_bytes));
             bytes.push(u8::from(fit.side_by_side));
         }
-        put_len(&mut bytes, self.starts.len());
-        for (request, start) in &self.starts {
+        let starts = self.starts.0.iter().flatten();
+        put_len(&mut bytes, starts.clone().count());
+        for start in starts {
             bytes.extend(start.executor.to_le_bytes());
-            let numbers = [*request, start.waited, start.pending];
+            let numbers = [start.request, start.waited, start.pending];
             bytes.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
         }
         bytes
@@ -209,15 +205,46 @@ impl Waits {
         }
         for _ in 0..take_u32(state)? {
             let executor = take_u32(state)?;
-            let request = take_u64(state)?;
-            let start = Start {
+            waits.starts.note(Start {
+                request: take_u64(state)?,
                 executor,
                 waited: take_u64(state)?,
                 pending: take_u64(state)?,
-            };
-            waits.starts.insert(request, start);
+            });
         }
         Some(waits)
+    }
+}
+
+// === impl Starts ===
+
+impl Starts {
+    /// Notes a placement, if its place is free, or it is one of those that take places.
+    fn note(&mut self, start: Start) {
+        if self.0.is_empty() {
+            self.0 = vec![None; 1 + Self::place(STARTS_MAX - 1)];
+        }
+        let replaces = (start.request / STARTS_MAX).is_multiple_of(REPLACING);
+        let place = &mut self.0[Self::place(start.request)];
+        if replaces || place.is_none_or(|other| other.request == start.request) {
+            *place = Some(start);
+        }
+    }
+
+    /// Takes the placement of a request out.
+    fn take(&mut self, request: u64) -> Option<Start> {
+        let place = self.0.get_mut(Self::place(request))?;
+        place.take_if(|start| start.request == request)
+    }
+
+    fn forget(&mut self, executor: u32) {
+        for place in &mut self.0 {
+            place.take_if(|start| start.executor == executor);
+        }
+    }
+
+    fn place(request: u64) -> usize {
+        (request % STARTS_MAX) as usize
     }
 }
 

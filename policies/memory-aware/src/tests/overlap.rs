@@ -153,8 +153,8 @@ fn by_default_prefill_is_dear_what_is_held_counts_beyond_it_and_requests_are_sta
         slots_used: 3,
         ..load(0)
     };
-    // 4 blocks are pending and 6.25 asked for, less 2 x 1.9. The three that are there wait for a 25th
-    // of 2.45 blocks each. A block of prefill costs 64, a request 230, and there are 7 of decode.
+    // 4 blocks are pending and 6.25 asked for, less 2 x 1.8. The three that are there wait for a 25th
+    // of 2.65 blocks each. A block of prefill costs 64, a request 230, and there are 7 of decode.
     let held = asked(vec![overlap(0, 32, 0, 0)]);
     let (cost, standing) = on(16, busy, &held, |case, executor| {
         let settings = Settings::default();
@@ -164,7 +164,7 @@ fn by_default_prefill_is_dear_what_is_held_counts_beyond_it_and_requests_are_sta
             standing,
         )
     });
-    assert_eq!(cost, 64 * (4_000 + 2_450 + 294) + 7_000 + 690_000);
+    assert_eq!(cost, 64 * (4_000 + 2_650 + 318) + 7_000 + 690_000);
     assert_eq!(standing, 64 * 4_000 + 7_000 + 690_000);
 }
 

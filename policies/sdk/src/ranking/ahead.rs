@@ -35,9 +35,14 @@ impl<T: Ord> Ahead<T> {
         if self.few.len() < FEW_MAX && self.many.is_empty() {
             self.few.push(thing);
         } else {
-            self.many.extend(self.few.drain(..).map(Reverse));
-            self.many.push(Reverse(thing));
+            self.push_to_many(thing);
         }
+    }
+
+    #[cold]
+    fn push_to_many(&mut self, thing: T) {
+        self.many.extend(self.few.drain(..).map(Reverse));
+        self.many.push(Reverse(thing));
     }
 
     /// Takes the least.

@@ -44,8 +44,10 @@ impl Offer {
     /// The offer of an executor, with its best place for any request.
     pub(super) fn of(fleet: Fleet<'_>, executor: &Executor<'_>, place: Option<&Place<'_>>) -> Self {
         let info = executor.info;
+        // One that serves nothing may have to be asked: a request without a model goes there.
+        let serves = info.serves.as_deref().filter(|it| !it.is_empty());
         Self {
-            models: Ids::of(info.serves.as_deref()),
+            models: Ids::of(serves),
             groups: Ids::one(info.group),
             readiness: place.map_or(Self::NO_PLACE, |place| place.readiness().bit()),
             tokens: fleet.tokens_free(executor).unwrap_or(u64::MAX),

@@ -99,7 +99,11 @@ fn change(roll: &mut impl FnMut(u32) -> u32) -> Vec<Change> {
         0 => vec![Change::ExecutorGone(id)],
         1 | 2 => {
             let info = ExecutorInfo {
-                serves: (roll(3) > 0).then(|| vec![roll(MODELS)]),
+                serves: match roll(6) {
+                    0 | 1 => None,
+                    2 => Some(Vec::new()),
+                    _ => Some(vec![roll(MODELS)]),
+                },
                 ..executor(id)
             };
             vec![Change::Executor(info), Change::Load(load)]
