@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::de::value::StrDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+use serde::ser::{Serialize, Serializer};
 
 /// A duration, or a time since some beginning, written `250ms`, `1.5s` or `24h`.
 ///
@@ -191,6 +192,12 @@ impl<'de> Deserialize<'de> for Time {
             expected: "a time such as \"250ms\", \"1.5s\" or \"24h\": whole microseconds, in us, \
                        ms, s, min or h",
         })
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -173,6 +173,29 @@ fn a_model_stays_warm_for_its_unload_delay_after_its_last_sequence() {
     assert_eq!(residencies(&mut world), []);
 }
 
+#[test]
+fn of_several_models_on_an_executor_only_the_last_one_stays_warm() {
+    let mut world = world();
+    let device = add_device(&mut world, 64);
+    let executor = executor_with(&mut world, device, |spec, _| {
+        spec.slots_total = 2;
+        spec.model_unload_delay = seconds(5);
+    });
+    arrive(&mut world, of_model(MODEL_A, request(4, 2)));
+    arrive(&mut world, of_model(MODEL_B, request(4, 3)));
+    let there = |world: &mut World| -> Vec<_> {
+        let present = residencies(world).into_iter();
+        let present = present.map(|row| (row.model, row.sequences, row.warm_until.is_some()));
+        present.collect()
+    };
+    let both = [(MODEL_A, 1, false), (MODEL_B, 1, false)];
+    assert_eq!(there(&mut world), both);
+    steps(&mut world, executor, 2);
+    assert_eq!(there(&mut world), both[1..]);
+    steps(&mut world, executor, 1);
+    assert_eq!(there(&mut world), [(MODEL_B, 0, true)]);
+}
+
 /// The stay lasts through the hold: the model was not loaded again.
 #[test]
 fn a_model_has_come_when_it_was_placed_and_is_there_from_its_first_token_on() {

@@ -63,7 +63,7 @@ struct PropertyArgs {
     /// about them says that, too
     #[arg(long)]
     properties: bool,
-    /// The policy's [settings] and [limits] while properties are checked; a scenario has its own
+    /// The policy's [limits], and its [settings] while properties are checked; a scenario has settings of its own
     #[arg(long, value_name = "FILE.toml")]
     settings: Option<PathBuf>,
     /// Begin new runs, each with the next seed, for so long [default: 10s]
@@ -95,6 +95,7 @@ enum Format {
 struct Subject {
     names: [String; 2],
     component: PolicyComponent,
+    limits: Limits,
     bound: Arc<AtomicBool>,
 }
 
@@ -136,9 +137,9 @@ pub(super) fn whole(whole: Whole<'_>, defaults: &'static [EmbeddedPolicy]) -> Re
     run(&args, defaults)
 }
 
-/// The digest of a policy; the inner error says why it is none.
-pub(super) fn digest(path: &Path, bytes: &[u8]) -> Result<Result<String, String>> {
-    let subject = subject(path, bytes)?;
+/// The digest of a policy that starts within these limits; the inner error says why it is none.
+pub(super) fn digest(path: &Path, bytes: &[u8], limits: Limits) -> Result<Result<String, String>> {
+    let subject = subject(path, bytes, limits)?;
     Ok(subject.map(|subject| subject.component.digest().to_string()))
 }
 
@@ -150,7 +151,8 @@ pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Do
     let path = &wanted.path;
     let bytes = file::read(path)?;
     let scenarios = scenarios(&wanted.scenarios)?;
-    let subject = match subject(path, &bytes)? {
+    let given = Given::read(args.properties.settings.as_deref())?;
+    let subject = match subject(path, &bytes, given.limits)? {
         Ok(subject) => subject,
         Err(why) => return Ok(Done::not_good(format!("{}: {why}\n", path.display()))),
     };
@@ -168,7 +170,7 @@ pub(super) fn run(args: &Args, defaults: &'static [EmbeddedPolicy]) -> Result<Do
         });
     }
     if wanted.has_properties {
-        match args.properties.check(&subject.component)? {
+        match args.properties.check(&subject.component, &given) {
             Ok(suite) => {
                 saved = args.properties.save(path, &suite)?;
                 suites.push(suite);
@@ -195,17 +197,18 @@ fn scenarios(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 }
 
 /// Loads the policy and asks for its name; the inner error names the problem.
-fn subject(path: &Path, bytes: &[u8]) -> Result<Result<Subject, String>> {
+fn subject(path: &Path, bytes: &[u8], limits: Limits) -> Result<Result<Subject, String>> {
     let component = match file::load(bytes)? {
         Ok(component) => component,
         Err(why) => return Ok(Err(format!("no policy: {why}"))),
     };
-    let described = WasmInstance::new(&component, Limits::default())
-        .and_then(|mut instance| instance.describe());
+    let described =
+        WasmInstance::new(&component, limits).and_then(|mut instance| instance.describe());
     Ok(match described {
         Ok(said) => Ok(Subject {
             names: [said.name, file::stem(path)],
             component,
+            limits,
             bound: Arc::default(),
         }),
         Err(fault) => Err(format!("faulted at the start: {fault}")),
@@ -223,10 +226,11 @@ fn registry(subject: &Subject, defaults: &'static [EmbeddedPolicy]) -> Registry 
         });
     }
     for name in &subject.names {
-        let (component, bound) = (subject.component.clone(), Arc::clone(&subject.bound));
+        let (component, limits) = (subject.component.clone(), subject.limits);
+        let bound = Arc::clone(&subject.bound);
         registry = registry.with_source(name, move |settings| {
             bound.store(true, Ordering::Relaxed);
-            PolicySource::component(&component, settings, Limits::default())
+            PolicySource::component(&component, settings, limits)
         });
     }
     registry
@@ -301,7 +305,7 @@ impl Wanted {
                 }
             }));
         }
-        let has_properties = args.properties.are_asked_for();
+        let has_properties = args.properties.are_asked_for(scenarios);
         anyhow::ensure!(
             has_properties || !scenarios.is_empty(),
             "name scenarios, or say `--properties`; a folder in the place of the file is built and put \
@@ -319,8 +323,9 @@ impl Wanted {
 // === impl PropertyArgs ===
 
 impl PropertyArgs {
-    /// Returns whether properties are to be checked: something is said about them.
-    fn are_asked_for(&self) -> bool {
+    /// Returns whether properties are to be checked beside these scenarios: something is said about them. Settings
+    /// are about them where there are no scenarios, which have the limits of them, too.
+    fn are_asked_for(&self, scenarios: &[PathBuf]) -> bool {
         let Self {
             properties,
             settings,
@@ -331,12 +336,12 @@ impl PropertyArgs {
             save,
         } = self;
         let numbers = seed.is_some() || events.is_some() || runs.is_some() || time.is_some();
-        *properties || numbers || settings.is_some() || save.is_some()
+        let is_set = settings.is_some() && scenarios.is_empty();
+        *properties || numbers || is_set || save.is_some()
     }
 
-    /// Checks all properties; the inner error says why the policy cannot be checked.
-    fn check(&self, component: &PolicyComponent) -> Result<Result<Suite, String>> {
-        let given = Given::read(self.settings.as_deref())?;
+    /// Checks all properties; the error says why the policy cannot be checked.
+    fn check(&self, component: &PolicyComponent, given: &Given) -> Result<Suite, String> {
         let subject = properties::Subject::component(component, &given.settings, given.limits);
         let plan = Plan {
             seed: self.seed.unwrap_or(SEED),
@@ -348,12 +353,16 @@ impl PropertyArgs {
         let time = self.time.unwrap_or(TIME);
         let mut goes_on = || !is_timed || elapsed() < time;
         let checked = properties::check_while(&subject, &plan, &mut goes_on);
-        Ok(checked.map_err(|error| check::explained(&error)))
+        checked.map_err(|error| check::explained(&error))
     }
 
     /// Writes the scenario that is left of each broken property. Returns how to run it again.
     fn save(&self, policy: &Path, suite: &Suite) -> Result<String> {
         let mut lines = String::new();
+        // Its limits are in no scenario.
+        let settings = self.settings.as_ref();
+        let settings = settings.map(|path| format!(" --settings {}", path.display()));
+        let settings = settings.unwrap_or_default();
         for (property, case) in Property::ALL.into_iter().zip(&suite.cases) {
             let Verdict::Failed(Problem {
                 scenario: Some(scenario),
@@ -368,7 +377,10 @@ impl PropertyArgs {
             let file = folder.join(format!("{}.toml", property.name()));
             let (policy, shown) = (policy.display(), file.display());
             fs::write(&file, scenario).with_context(|| format!("{shown} not written"))?;
-            writeln!(lines, "again: pointsman policy test {policy} {shown}")?;
+            writeln!(
+                lines,
+                "again: pointsman policy test {policy} {shown}{settings}"
+            )?;
         }
         Ok(lines)
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pointsman_testkit::report::{Case, Counts, Verdict};
+use pointsman_testkit::report::{Case, Counts, Report, Verdict, human};
 use pointsman_testkit::{Flavour, Kit, Registry, native, scenario_files};
 
 const GOOD: &str = r#"
@@ -30,6 +30,13 @@ fn folder(name: &str, files: &[(&str, &str)]) -> PathBuf {
     folder
 }
 
+/// A kit with the policy `memory-aware`.
+fn kit() -> Kit {
+    let source =
+        |settings: &_| native::source("memory-aware", pointsman_memory_aware::instance, settings);
+    Kit::new(Registry::new().with_source("memory-aware", source))
+}
+
 fn line_of(case: &Case) -> (usize, usize) {
     let place = case.place.as_ref().expect("a scenario is in a file");
     (place.line, place.column)
@@ -49,10 +56,7 @@ fn each_file_is_a_case_with_what_is_wrong_and_where() {
     ];
     let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
     let paths = scenario_files(&folder("suite", &files)).unwrap();
-    let source =
-        |settings: &_| native::source("memory-aware", pointsman_memory_aware::instance, settings);
-    let mut kit = Kit::new(Registry::new().with_source("memory-aware", source));
-    let suite = kit.suite("all", &paths, Flavour::Component);
+    let suite = kit().suite("all", &paths, Flavour::Component);
     let expected = Counts {
         passed: 1,
         failed: 1,
@@ -95,6 +99,20 @@ fn each_file_is_a_case_with_what_is_wrong_and_where() {
         "{problem:?}"
     );
     assert_eq!(line_of(unknown), (3, 9));
+}
+
+#[test]
+fn a_request_is_held_while_room_is_looked_for() {
+    // What runs is as urgent, so it could be asked to give way.
+    let text = GOOD
+        .replace("{ name = \"a\" }", "[{ name = 'a' }, { name = 'b' }]")
+        .replace("expect.placed = ", "expect.held = ['b']\nexpect.placed = ");
+    let paths = scenario_files(&folder("held", &[("held.toml", text.as_str())])).unwrap();
+    let suite = kit().suite("all", &paths, Flavour::Component);
+    let report = Report {
+        suites: vec![suite],
+    };
+    assert!(report.is_passed(), "{}", human(&report));
 }
 
 #[test]

@@ -12,10 +12,10 @@
 
 use std::collections::VecDeque;
 
-use pointsman_core::{KvReport, Micros, Progress, RequestId};
+use pointsman_core::{KvReport, Micros, RequestId};
 
 use super::blocks::{Blocks, Contents};
-use super::{Finished, FirstToken, REPORT_EVERY, Report, Start, Work};
+use super::{Finished, FirstToken, Output, REPORT_EVERY, Report, Start, Work};
 use crate::fleet::ExecutorPlan;
 use crate::latency::{LatencyProfile, StepWork};
 use crate::numbers::{float, whole};
@@ -43,18 +43,13 @@ pub(crate) struct Batched {
 #[derive(Debug)]
 struct Sequence {
     request: RequestId,
-    prompt_tokens: u32,
     prompt: Vec<Contents>,
+    output: Output,
     /// Tokens whose KV is there.
     computed: u32,
-    generated: u32,
-    output_tokens: u32,
-    /// Generated tokens that the machine was told of.
-    reported: u32,
     table: Vec<u32>,
     /// Prompt tokens that were there when it was first admitted.
     cached_tokens: Option<u32>,
-    last_token_at: Option<Micros>,
     /// True if it gets a token in the step that lasts.
     is_ready: bool,
 }
@@ -69,7 +64,7 @@ enum Room {
 
 impl Sequence {
     fn tokens(&self) -> u32 {
-        self.prompt_tokens + self.generated
+        self.output.prompt_tokens + self.output.generated
     }
 
     /// Tokens that it needs before it gets the next one.
@@ -79,7 +74,7 @@ impl Sequence {
 
     /// True if all but its newest token is there.
     fn decodes(&self) -> bool {
-        self.generated > 0 && self.needs() == 1
+        self.output.generated > 0 && self.needs() == 1
     }
 }
 
@@ -199,7 +194,7 @@ impl Batched {
             self.blocks.share(&next.prompt, hits, &mut next.table);
             next.computed = hits * self.tokens_per_block;
             next.cached_tokens
-                .get_or_insert(next.computed.min(next.prompt_tokens));
+                .get_or_insert(next.computed.min(next.output.prompt_tokens));
             let share = next.needs().min(budget);
             let blocks = self.blocks_for(next.computed + share);
             let has_room = self.blocks.grow(&mut next.table, blocks);
@@ -215,22 +210,19 @@ impl Batched {
     fn generate(&mut self, now: Micros, report: &mut Report) {
         let is_due = self.is_report_due(now);
         for sequence in &mut self.running {
+            let output = &mut sequence.output;
             if std::mem::take(&mut sequence.is_ready) {
-                sequence.generated += 1;
-                report.decode_tokens += 1;
-                let before = sequence.last_token_at.replace(now);
-                report.gaps.extend(before.map(|before| now.since(before)));
+                output.show(now, report);
             }
-            let is_first = sequence.generated > 0 && sequence.reported == 0;
+            let is_first = output.generated > 0 && output.reported == 0;
             if is_first {
                 report.first.push(FirstToken {
                     request: sequence.request,
                     cached_tokens: sequence.cached_tokens.unwrap_or(0),
                 });
             }
-            let is_done = sequence.generated >= sequence.output_tokens;
-            if is_first || is_done || is_due {
-                sequence.tell(report);
+            if is_first || is_due || output.is_done() {
+                output.tell(sequence.request, report);
             }
         }
     }
@@ -241,7 +233,7 @@ impl Batched {
 
     fn finish(&mut self, report: &mut Report) {
         let blocks = &mut self.blocks;
-        let done = |sequence: &mut Sequence| sequence.generated >= sequence.output_tokens;
+        let done = |sequence: &mut Sequence| sequence.output.is_done();
         for mut sequence in self.running.extract_if(.., done) {
             blocks.release(&mut sequence.table);
             report.finished.push(Finished {
@@ -264,40 +256,15 @@ impl Batched {
     }
 }
 
-impl Sequence {
-    /// Tells the machine of the tokens since it was last told. It takes the first one for the end of
-    /// the prompt.
-    fn tell(&mut self, report: &mut Report) {
-        let new = self.generated - self.reported;
-        if new == 0 {
-            return;
-        }
-        report.progress.push(Progress {
-            request: self.request,
-            prefilled: if self.reported == 0 {
-                self.prompt_tokens
-            } else {
-                0
-            },
-            generated: new,
-        });
-        self.reported = self.generated;
-    }
-}
-
 impl Work for Batched {
     fn start(&mut self, start: Start) {
         self.waiting.push_back(Sequence {
             request: start.order.sequence.request,
-            prompt_tokens: start.order.prompt_tokens.max(1),
+            output: Output::new(&start),
             prompt: start.prompt,
             computed: 0,
-            generated: 0,
-            output_tokens: start.output_tokens,
-            reported: 0,
             table: Vec::new(),
             cached_tokens: None,
-            last_token_at: start.last_token_at,
             is_ready: false,
         });
     }
@@ -361,8 +328,7 @@ impl Work for Batched {
 
     fn untold(&self) -> Vec<(RequestId, u32)> {
         let all = self.running.iter().chain(&self.waiting);
-        all.map(|it| (it.request, it.generated - it.reported))
-            .collect()
+        all.map(|it| (it.request, it.output.untold())).collect()
     }
 
     fn is_idle(&self) -> bool {

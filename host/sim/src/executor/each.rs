@@ -7,10 +7,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use pointsman_core::{KvReport, Micros, Progress, RequestId};
+use pointsman_core::{KvReport, Micros, RequestId};
 
 use super::blocks::{Blocks, Contents};
-use super::{Finished, FirstToken, REPORT_EVERY, Report, Start, Work};
+use super::{Finished, FirstToken, Output, REPORT_EVERY, Report, Start, Work};
 use crate::fleet::ExecutorPlan;
 use crate::latency::EachCost;
 use crate::numbers::narrow_len;
@@ -35,14 +35,10 @@ pub(crate) struct Each {
 /// A request with a place.
 #[derive(Debug)]
 struct Sequence {
-    prompt_tokens: u32,
     prompt: Vec<Contents>,
+    output: Output,
     cached_tokens: u32,
-    generated: u32,
-    reported: u32,
-    output_tokens: u32,
     table: Vec<u32>,
-    last_token_at: Option<Micros>,
 }
 
 impl Each {
@@ -68,7 +64,8 @@ impl Each {
 
     fn admit(&mut self, now: Micros, start: Start, report: &mut Report) {
         let per_block = self.tokens_per_block;
-        let prompt_tokens = start.order.prompt_tokens.max(1);
+        let output = Output::new(&start);
+        let prompt_tokens = output.prompt_tokens;
         let most = (prompt_tokens - 1) / per_block;
         let mut hits = self.blocks.hits(&start.prompt).min(most);
         let needed = prompt_tokens.div_ceil(per_block);
@@ -83,14 +80,10 @@ impl Each {
         let cached_tokens = hits * per_block;
         let request = start.order.sequence.request;
         let sequence = Sequence {
-            prompt_tokens,
             prompt: start.prompt,
+            output,
             cached_tokens,
-            generated: 0,
-            reported: 0,
-            output_tokens: start.output_tokens,
             table,
-            last_token_at: start.last_token_at,
         };
         self.running.insert(request, sequence);
         let uncached = prompt_tokens - cached_tokens;
@@ -106,7 +99,8 @@ impl Each {
         let Some(sequence) = self.running.get_mut(&request) else {
             return;
         };
-        if sequence.generated == 0 {
+        let output = &mut sequence.output;
+        if output.generated == 0 {
             report.first.push(FirstToken {
                 request,
                 cached_tokens: sequence.cached_tokens,
@@ -115,19 +109,16 @@ impl Each {
                 self.blocks.publish(*id, *hash);
             }
         }
-        sequence.generated += 1;
-        report.decode_tokens += 1;
-        let before = sequence.last_token_at.replace(now);
-        report.gaps.extend(before.map(|before| now.since(before)));
-        if sequence.reported == 0 {
-            sequence.tell(request, report);
+        output.show(now, report);
+        if output.reported == 0 {
+            output.tell(request, report);
         }
-        if sequence.generated < sequence.output_tokens {
+        if !output.is_done() {
             self.due
                 .push(Reverse((now.after(at_least_one(took)), request)));
             return;
         }
-        sequence.tell(request, report);
+        output.tell(request, report);
         report.finished.push(Finished {
             request,
             cached_tokens: Some(sequence.cached_tokens),
@@ -152,26 +143,6 @@ impl Each {
 
 fn at_least_one(time: Micros) -> Micros {
     time.max(Micros(1))
-}
-
-impl Sequence {
-    fn tell(&mut self, request: RequestId, report: &mut Report) {
-        let new = self.generated - self.reported;
-        if new == 0 {
-            return;
-        }
-        let prefilled = if self.reported == 0 {
-            self.prompt_tokens
-        } else {
-            0
-        };
-        report.progress.push(Progress {
-            request,
-            prefilled,
-            generated: new,
-        });
-        self.reported = self.generated;
-    }
 }
 
 impl Work for Each {
@@ -213,7 +184,7 @@ impl Work for Each {
         if now.since(self.reported_at) >= REPORT_EVERY {
             self.reported_at = now;
             for (request, sequence) in &mut self.running {
-                sequence.tell(*request, report);
+                sequence.output.tell(*request, report);
             }
             report.kv = Some(self.blocks.report());
         }
@@ -230,9 +201,7 @@ impl Work for Each {
 
     fn untold(&self) -> Vec<(RequestId, u32)> {
         let running = self.running.iter();
-        running
-            .map(|(id, it)| (*id, it.generated - it.reported))
-            .collect()
+        running.map(|(id, it)| (*id, it.output.untold())).collect()
     }
 
     fn is_idle(&self) -> bool {

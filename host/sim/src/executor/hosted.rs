@@ -6,7 +6,7 @@
 use pointsman_core::{Arrangement, BlockId, KvReport, Micros, Progress, RequestId};
 use pointsman_executor::shares::{self, Need};
 
-use super::{Finished, FirstToken, Report, Start, Work};
+use super::{Finished, FirstToken, Output, Report, Start, Work};
 use crate::fleet::ExecutorPlan;
 use crate::latency::{LatencyProfile, StepWork};
 use crate::numbers::{float, narrow_len, whole};
@@ -37,22 +37,19 @@ pub(crate) struct Hosted {
 #[derive(Debug)]
 struct Sequence {
     request: RequestId,
-    prompt_tokens: u32,
+    output: Output,
     cached_tokens: u32,
     /// Tokens whose KV is there.
     computed: u32,
-    generated: u32,
-    output_tokens: u32,
     blocks: u32,
     last_step: u64,
-    last_token_at: Option<Micros>,
     /// Tokens that are computed for it in the step that lasts.
     share: u32,
 }
 
 impl Sequence {
     fn tokens(&self) -> u32 {
-        self.prompt_tokens + self.generated
+        self.output.prompt_tokens + self.output.generated
     }
 
     /// Tokens to compute for which there are blocks; none if there is too little for the next one.
@@ -62,7 +59,7 @@ impl Sequence {
     }
 
     fn is_prompt(&self) -> bool {
-        self.computed < self.prompt_tokens
+        self.computed < self.output.prompt_tokens
     }
 }
 
@@ -105,7 +102,7 @@ impl Hosted {
                 continue;
             }
             let (from, tokens) = (u64::from(sequence.computed), u64::from(sequence.share));
-            if sequence.generated == 0 || sequence.is_prompt() {
+            if sequence.output.generated == 0 || sequence.is_prompt() {
                 work.prefill_tokens += tokens;
                 work.prefill_context += tokens * from + tokens * tokens / 2;
             }
@@ -125,20 +122,18 @@ impl Hosted {
                 continue;
             }
             sequence.last_step = self.steps;
-            let left = sequence.prompt_tokens.saturating_sub(sequence.computed);
+            let prompt_tokens = sequence.output.prompt_tokens;
+            let left = prompt_tokens.saturating_sub(sequence.computed);
             sequence.computed += share;
             let is_ready = sequence.computed == sequence.tokens();
             if is_ready {
-                if sequence.generated == 0 {
+                if sequence.output.generated == 0 {
                     report.first.push(FirstToken {
                         request: sequence.request,
                         cached_tokens: sequence.cached_tokens,
                     });
                 }
-                sequence.generated += 1;
-                report.decode_tokens += 1;
-                let before = sequence.last_token_at.replace(now);
-                report.gaps.extend(before.map(|before| now.since(before)));
+                sequence.output.show(now, report);
             }
             report.progress.push(Progress {
                 request: sequence.request,
@@ -159,14 +154,11 @@ impl Work for Hosted {
         let order = &start.order;
         self.running.push(Sequence {
             request: order.sequence.request,
-            prompt_tokens: order.prompt_tokens.max(1),
+            output: Output::new(&start),
             cached_tokens: order.cached_tokens,
             computed: order.cached_tokens,
-            generated: 0,
-            output_tokens: start.output_tokens,
             blocks: narrow_len(order.blocks.len()),
             last_step: self.steps,
-            last_token_at: start.last_token_at,
             share: 0,
         });
     }
@@ -220,12 +212,12 @@ impl Work for Hosted {
         let leaving = std::mem::take(&mut self.leaving);
         for request in leaving {
             // It may have ended in the step.
-            let is_done = |it: &Sequence| it.request == request && it.generated >= it.output_tokens;
+            let is_done = |it: &Sequence| it.request == request && it.output.is_done();
             if !self.running.iter().any(is_done) && self.take(request) {
                 report.left.push(request);
             }
         }
-        let done = |it: &mut Sequence| it.generated >= it.output_tokens;
+        let done = |it: &mut Sequence| it.output.is_done();
         for sequence in self.running.extract_if(.., done) {
             report.finished.push(Finished {
                 request: sequence.request,

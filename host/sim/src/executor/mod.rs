@@ -79,6 +79,61 @@ pub(crate) struct Finished {
     pub(crate) cached_tokens: Option<u32>,
 }
 
+/// The prompt and the answer of a sequence that is at work.
+#[derive(Debug)]
+struct Output {
+    prompt_tokens: u32,
+    generated: u32,
+    /// Generated tokens that the machine was told of.
+    reported: u32,
+    /// Tokens that there are in the end.
+    tokens: u32,
+    last_token_at: Option<Micros>,
+}
+
+impl Output {
+    fn new(start: &Start) -> Self {
+        Self {
+            prompt_tokens: start.order.prompt_tokens.max(1),
+            generated: 0,
+            reported: 0,
+            tokens: start.output_tokens,
+            last_token_at: start.last_token_at,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.generated >= self.tokens
+    }
+
+    fn untold(&self) -> u32 {
+        self.generated - self.reported
+    }
+
+    /// Shows the next token to the client.
+    fn show(&mut self, now: Micros, report: &mut Report) {
+        self.generated += 1;
+        report.decode_tokens += 1;
+        let before = self.last_token_at.replace(now);
+        report.gaps.extend(before.map(|before| now.since(before)));
+    }
+
+    /// Tells the machine of the tokens since it was last told. It takes the first one for the end of
+    /// the prompt.
+    fn tell(&mut self, request: RequestId, report: &mut Report) {
+        let generated = self.untold();
+        if generated > 0 {
+            let is_first = self.reported == 0;
+            report.progress.push(Progress {
+                request,
+                prefilled: if is_first { self.prompt_tokens } else { 0 },
+                generated,
+            });
+            self.reported = self.generated;
+        }
+    }
+}
+
 /// The work of an executor.
 pub(crate) trait Work: fmt::Debug {
     /// Takes a sequence up.

@@ -25,7 +25,7 @@ impl Histogram {
         }
         self.counts[idx] += 1;
         self.total += 1;
-        self.sum += time.0;
+        self.sum = self.sum.saturating_add(time.0);
         self.max = self.max.max(time.0);
     }
 
@@ -38,7 +38,7 @@ impl Histogram {
             *count += more;
         }
         self.total += other.total;
-        self.sum += other.sum;
+        self.sum = self.sum.saturating_add(other.sum);
         self.max = self.max.max(other.max);
     }
 
@@ -51,16 +51,7 @@ impl Histogram {
     /// The mean in µs; 0 of none.
     #[must_use]
     pub fn mean(&self) -> f64 {
-        if self.total == 0 {
-            return 0.0;
-        }
-        float(self.sum) / float(self.total)
-    }
-
-    /// The longest time.
-    #[must_use]
-    pub fn max(&self) -> Micros {
-        Micros(self.max)
+        float(self.sum) / float(self.total.max(1))
     }
 
     /// The time that so many permille do not exceed: the upper end of its size.
@@ -90,7 +81,7 @@ fn bucket(time: u64) -> u32 {
 fn upper(bucket: u32) -> u64 {
     let shift = (bucket >> BITS).saturating_sub(1);
     let leading = u64::from(bucket - (shift << BITS));
-    ((leading + 1) << shift) - 1
+    ((leading + 1) << shift).wrapping_sub(1)
 }
 
 #[cfg(test)]
@@ -127,5 +118,8 @@ mod tests {
         let quantiles = [500, 990, 1000].map(|permille| histogram.quantile(permille).0);
         assert_eq!(quantiles, [500, 991, 1000]);
         assert_eq!(Histogram::default().quantile(500), Micros(0));
+        (0..2000).for_each(|_| histogram.add(Micros(u64::MAX)));
+        histogram.merge(&histogram.clone());
+        assert_eq!(histogram.quantile(500), Micros(u64::MAX));
     }
 }

@@ -83,16 +83,16 @@ pub struct RunReport {
     pub good: u64,
     /// The part of all requests that was served well, from 0 to 1.
     pub goodput: f64,
-    /// Times to the first token.
-    pub ttft_ms: TimeSpread,
+    /// Times to the first token; absent, as each of these: there are none.
+    pub ttft_ms: Option<TimeSpread>,
     /// Times until an executor took a request up.
-    pub wait_ms: TimeSpread,
+    pub wait_ms: Option<TimeSpread>,
     /// Mean times between tokens, by request.
-    pub tpot_ms: TimeSpread,
+    pub tpot_ms: Option<TimeSpread>,
     /// Times between two tokens.
-    pub itl_ms: TimeSpread,
+    pub itl_ms: Option<TimeSpread>,
     /// Times to the end of an answer.
-    pub whole_ms: TimeSpread,
+    pub whole_ms: Option<TimeSpread>,
     /// Requests that policies had evicted.
     pub evicted: u64,
     /// Sequences that servers made give way by themselves.
@@ -131,8 +131,8 @@ pub struct TenantReport {
     pub goodput: f64,
     /// Tokens that it was served, prompts included.
     pub tokens: u64,
-    /// Times to the first token.
-    pub ttft_ms: TimeSpread,
+    /// Times to the first token; absent: there are none.
+    pub ttft_ms: Option<TimeSpread>,
 }
 
 /// The report of one executor.
@@ -153,39 +153,32 @@ pub struct ExecutorReport {
 }
 
 impl TimeSpread {
-    /// The distribution of these times.
+    /// The distribution of these times; absent: there are none.
     #[must_use]
-    pub fn of(times: impl Iterator<Item = Micros>) -> Self {
-        let mut times: Vec<u64> = times.map(|time| time.0).collect();
+    pub fn of(times: impl Iterator<Item = Micros>) -> Option<Self> {
+        let mut times: Vec<Micros> = times.collect();
         times.sort_unstable();
-        let at = |permille: usize| {
-            let rank = (times.len() * permille).div_ceil(1000).max(1);
-            times
-                .get(rank - 1)
-                .map_or(0.0, |time| millis(Micros(*time)))
-        };
-        let sum: u64 = times.iter().sum();
+        let sum: f64 = times.iter().map(|time| float(time.0)).sum();
+        let at = |permille: u32| times[(times.len() * permille as usize).div_ceil(1000) - 1];
+        (!times.is_empty()).then(|| Self::new(sum / float_len(times.len()), at))
+    }
+
+    /// The distribution of counted times; absent: there are none.
+    #[must_use]
+    pub fn of_histogram(times: &Histogram) -> Option<Self> {
+        (times.total() > 0).then(|| Self::new(times.mean(), |permille| times.quantile(permille)))
+    }
+
+    /// A distribution by its mean in µs and the times that so many permille do not exceed.
+    fn new(mean: f64, at: impl Fn(u32) -> Micros) -> Self {
+        let at = |permille| millis(at(permille));
         Self {
-            mean: float(sum) / float_len(times.len().max(1)) / 1000.0,
+            mean: mean / 1000.0,
             p50: at(500),
             p90: at(900),
             p95: at(950),
             p99: at(990),
             max: at(1000),
-        }
-    }
-
-    /// The distribution of counted times.
-    #[must_use]
-    pub fn of_histogram(times: &Histogram) -> Self {
-        let at = |permille| millis(times.quantile(permille));
-        Self {
-            mean: times.mean() / 1000.0,
-            p50: at(500),
-            p90: at(900),
-            p95: at(950),
-            p99: at(990),
-            max: millis(times.max()),
         }
     }
 }
@@ -387,16 +380,31 @@ mod tests {
         assert_eq!((report.requests, report.good, report.goodput), (4, 1, 0.25));
         assert_eq!((report.finished, report.cancelled), (3, 1));
         assert_eq!((report.hit_rate, report.prompt_tokens), (0.4, 400));
-        assert_eq!(report.wait_ms.max, 0.5);
+        assert_eq!(report.wait_ms.unwrap().max, 0.5);
     }
 
     #[test]
     fn quantiles_are_of_the_nearest_rank() {
-        let spread = TimeSpread::of((1..=200).map(|n| Micros(n * 1000)));
+        let spread = TimeSpread::of((1..=200).map(|n| Micros(n * 1000))).unwrap();
         let found = [spread.p50, spread.p90, spread.p95, spread.p99, spread.max];
         assert_eq!(found, [100.0, 180.0, 190.0, 198.0, 200.0]);
         assert_eq!(spread.mean, 100.5);
-        assert_eq!(TimeSpread::of(std::iter::empty()), TimeSpread::default());
+        let one = TimeSpread::of([Micros(7000)].into_iter()).unwrap();
+        assert_eq!((one.p50, one.max), (7.0, 7.0));
+    }
+
+    #[test]
+    fn where_nobody_is_served_there_are_no_times() {
+        let refused = RequestRecord {
+            started: None,
+            first_token: None,
+            outcome: Some(Outcome::Cancelled),
+            ..record(0, 1, 2)
+        };
+        let report = report(vec![refused]);
+        assert_eq!((report.ttft_ms, report.wait_ms), (None, None));
+        assert_eq!((report.itl_ms, report.tpot_ms), (None, None));
+        assert_eq!((report.whole_ms, report.tenants[0].ttft_ms), (None, None));
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Series {
     pub fn first_token(&mut self, at: Micros, ttft: Micros) {
         let part = self.part_at(at);
         part.first_tokens += 1;
-        part.ttft_sum += ttft.0;
+        part.ttft_sum = part.ttft_sum.saturating_add(ttft.0);
         part.ttft_max = part.ttft_max.max(ttft.0);
     }
 
@@ -121,7 +121,7 @@ impl Series {
         let part = self.part_at(at);
         for gap in gaps {
             part.gaps += 1;
-            part.gap_sum += gap.0;
+            part.gap_sum = part.gap_sum.saturating_add(gap.0);
             part.gap_max = part.gap_max.max(gap.0);
         }
     }
@@ -196,10 +196,10 @@ impl Part {
         Part {
             arrived: self.arrived + other.arrived,
             first_tokens: self.first_tokens + other.first_tokens,
-            ttft_sum: self.ttft_sum + other.ttft_sum,
+            ttft_sum: self.ttft_sum.saturating_add(other.ttft_sum),
             ttft_max: self.ttft_max.max(other.ttft_max),
             gaps: self.gaps + other.gaps,
-            gap_sum: self.gap_sum + other.gap_sum,
+            gap_sum: self.gap_sum.saturating_add(other.gap_sum),
             gap_max: self.gap_max.max(other.gap_max),
             samples: self.samples + other.samples,
             queued: self.queued + other.queued,
@@ -265,5 +265,18 @@ mod tests {
         assert_eq!(series.course().itl_ms, Vec::<f64>::new());
         series.gaps(Micros(1_500_000), &[Micros(1000), Micros(3000)]);
         assert_eq!(series.course().itl_ms, [0.0, 2.0]);
+    }
+
+    #[test]
+    fn the_longest_times_have_a_sum() {
+        let (mut series, most) = (Series::default(), Micros(u64::MAX));
+        for second in 0..2 {
+            let at = Micros(second * 1_000_000);
+            series.first_token(at, most);
+            series.first_token(at, most);
+            series.gaps(at, &[most; 2]);
+        }
+        series.halve();
+        assert_eq!(series.course().ttft_max_ms, [millis(most)]);
     }
 }

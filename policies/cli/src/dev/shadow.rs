@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::super::server::{Answer, ServerArgs};
+use super::super::settings::Given;
 use super::super::status;
 use super::super::stopwatch::stopwatch;
 use super::super::{file, test};
@@ -85,7 +86,8 @@ impl<'a> Shadow<'a> {
         stop: &Stop,
     ) -> Result<String> {
         let bytes = file::read(policy)?;
-        let digest = match test::digest(policy, &bytes)? {
+        let limits = Given::read(settings)?.limits;
+        let digest = match test::digest(policy, &bytes, limits)? {
             Ok(digest) => digest,
             Err(why) => return Ok(format!("{}: {why}\n{}", policy.display(), self.stays())),
         };

@@ -1,17 +1,18 @@
 //! Arguments of `pointsman simulate` about requests, the host and failures, as what they ask for.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use pointsman_core::Config;
 use pointsman_notation::Time;
 use pointsman_sim::fleet::FleetPlan;
 use pointsman_sim::measure::Goodput;
 use pointsman_sim::{AnswerLengths, FailurePlan, Micros, Recurring, RequestPlan};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::spec;
 
 /// Arguments about the requests.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[serde(rename_all = "kebab-case")]
 pub(super) struct RequestArgs {
     /// Let arrivals come so many times as fast
     #[arg(long, value_name = "X", default_value_t = 1.0)]
@@ -34,7 +35,8 @@ pub(super) struct RequestArgs {
 }
 
 /// Arguments about the host and the bounds of a good answer.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) struct HostArgs {
     /// Requests that may wait in the queue, as core.queue-max of the configuration
     #[arg(long, value_name = "N")]
@@ -51,7 +53,8 @@ pub(crate) struct HostArgs {
 }
 
 /// Knowledge that clients give of the lengths of answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Lengths {
     Unknown,
     Hinted,
@@ -136,12 +139,11 @@ impl HostArgs {
 
 pub(super) fn failures(text: Option<&str>) -> Result<FailurePlan> {
     let keys: FailureKeys = spec::parse("failures", text.unwrap_or_default())?;
-    for (key, share) in [("failing", keys.failing), ("leaving", keys.leaving)] {
-        ensure!(
-            (0.0..=1.0).contains(&share),
-            "{key} must be from 0 to 1, not {share}"
-        );
-    }
+    spec::within(&[
+        ("failing", keys.failing, 0.0..=1.0),
+        ("leaving", keys.leaving, 0.0..=1.0),
+        ("slow-factor", keys.slow_factor, 1.0..=1e6),
+    ])?;
     let recurring = |between: Option<Time>, lasting| {
         between.map(|between| Recurring {
             between: micros(between),

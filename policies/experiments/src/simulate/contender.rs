@@ -124,7 +124,7 @@ impl Stable {
     /// # Errors
     /// If there is no such policy, or it does not start with these settings.
     pub fn with(&self, contender: &Contender, text: &str) -> Result<Contender> {
-        let (path, settings) = text.split_once(',').unwrap_or((text, ""));
+        let (path, settings) = spec::path(text, ',');
         let source = self.source(Path::new(path), settings)?;
         let name = file::stem(Path::new(path));
         let name = if settings.is_empty() {
@@ -177,7 +177,8 @@ pub(crate) struct LoadedPolicy {
     pub(crate) component: PolicyComponent,
     /// The settings beside it.
     pub(crate) settings: Map<String, Value>,
-    limits: Limits,
+    /// The limits beside it, but for those of time.
+    pub(crate) limits: Limits,
 }
 
 impl LoadedPolicy {

@@ -8,7 +8,14 @@ use pointsman_sim::Micros;
 use pointsman_sim::fleet::{ExecutorPlan, FleetPlan, KvKeeper};
 use pointsman_sim::latency::{CostTable, LatencyProfile, LinearCost};
 use pointsman_sim::workload::Roll;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use super::spec::{self, at_least};
+
+/// KV blocks of an executor, at most: to simulate a server with as many takes about a GiB.
+const BLOCKS_MAX: f64 = 16_777_216.0;
+/// The time of each part of a step, at most: more than eleven days.
+const MS_MAX: f64 = 1e9;
 
 /// The keys of a fleet's file.
 #[derive(Debug, Deserialize)]
@@ -19,7 +26,7 @@ struct File {
 
 /// The keys of one executor, or of several alike: those of `[[executors]]`, and flags of the command
 /// line where there is no file.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Keys {
     #[arg(skip)]
@@ -74,7 +81,7 @@ pub(super) struct Keys {
 }
 
 /// The keeper of the KV blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum Keeper {
     /// The server, which says what it has cached
@@ -86,7 +93,7 @@ enum Keeper {
 }
 
 /// A fitted speed.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Linear {
     #[serde(default)]
@@ -102,13 +109,39 @@ struct Linear {
 }
 
 /// A table of splitwise-sim.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Splitwise {
     file: std::path::PathBuf,
     model: String,
     hardware: String,
     devices: u32,
+}
+
+impl Linear {
+    fn cost(self) -> Result<LinearCost> {
+        let Self {
+            step_ms,
+            prefill_token_ms,
+            prefill_pair_ms,
+            decode_ms,
+            decode_context_ms,
+        } = self;
+        spec::within(&[
+            ("linear.step-ms", step_ms, 0.0..=MS_MAX),
+            ("linear.prefill-token-ms", prefill_token_ms, 0.0..=MS_MAX),
+            ("linear.prefill-pair-ms", prefill_pair_ms, 0.0..=MS_MAX),
+            ("linear.decode-ms", decode_ms, 0.0..=MS_MAX),
+            ("linear.decode-context-ms", decode_context_ms, 0.0..=MS_MAX),
+        ])?;
+        Ok(LinearCost {
+            step_ms,
+            prefill_token_ms,
+            prefill_pair_ms,
+            decode_ms,
+            decode_context_ms,
+        })
+    }
 }
 
 impl Keys {
@@ -148,32 +181,27 @@ impl Keys {
             model_unload_delay: micros(self.model_unload_delay),
             cache_news_delay: micros(self.cache_delay),
         };
-        for (key, value) in [
-            ("kv-blocks", plan.blocks_total),
-            ("block-tokens", plan.tokens_per_block),
-            ("sequences", plan.sequences_max),
-            ("step-tokens", plan.step_tokens),
-        ] {
-            ensure!(value > 0, "{key} must be at least 1");
-        }
-        ensure!(
-            plan.speed > 0.0,
-            "speed must be above 0, not {}",
-            plan.speed
-        );
+        let [blocks, block_tokens, sequences, step_tokens] = [
+            plan.blocks_total,
+            plan.tokens_per_block,
+            plan.sequences_max,
+            plan.step_tokens,
+        ]
+        .map(f64::from);
+        spec::within(&[
+            ("kv-blocks", blocks, 1.0..=BLOCKS_MAX),
+            ("block-tokens", block_tokens, at_least(1.0)),
+            ("sequences", sequences, at_least(1.0)),
+            ("step-tokens", step_tokens, at_least(1.0)),
+        ])?;
+        spec::factor("speed", plan.speed)?;
         Ok(plan)
     }
 
     fn latency(&self, named: LatencyProfile) -> Result<LatencyProfile> {
         match (&self.linear, &self.splitwise) {
             (None, None) => Ok(named),
-            (Some(linear), None) => Ok(LatencyProfile::Linear(LinearCost {
-                step_ms: linear.step_ms,
-                prefill_token_ms: linear.prefill_token_ms,
-                prefill_pair_ms: linear.prefill_pair_ms,
-                decode_ms: linear.decode_ms,
-                decode_context_ms: linear.decode_context_ms,
-            })),
+            (Some(linear), None) => Ok(LatencyProfile::Linear(linear.cost()?)),
             (None, Some(table)) => {
                 let shown = table.file.display();
                 let text = std::fs::read_to_string(&table.file);
@@ -283,6 +311,31 @@ kv = "host"
         assert!(said("[[executors]]\nprofil = 'x'").contains("did you mean `profile`?"));
         assert!(said("[[executors]]\nprofile = 'x'").contains("the profiles are polynomial, smg"));
         assert!(said("[[executors]]\nserves = ['c']").contains("model \"c\""));
-        assert!(said("[[executors]]\nsequences = 0").ends_with("sequences must be at least 1"));
+        for (keys, why) in [
+            ("sequences = 0", "sequences must be at least 1, not 0"),
+            (
+                "kv-blocks = 4294967295",
+                "kv-blocks must be from 1 to 16777216, not 4294967295",
+            ),
+            (
+                "speed = inf",
+                "speed must be from 0.000001 to 1000000, not inf",
+            ),
+            (
+                "linear = { step-ms = -5.0 }",
+                "linear.step-ms must be from 0 to 1000000000, not -5",
+            ),
+            (
+                "linear = { step-ms = 1e10 }",
+                "linear.step-ms must be from 0 to 1000000000, not 10000000000",
+            ),
+            (
+                "linear = { decode-context-ms = nan }",
+                "linear.decode-context-ms must be from 0 to 1000000000, not NaN",
+            ),
+        ] {
+            let said = said(&format!("[[executors]]\n{keys}"));
+            assert!(said.ends_with(why), "{said}");
+        }
     }
 }

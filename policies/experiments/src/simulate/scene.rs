@@ -8,18 +8,23 @@ use pointsman_component::EmbeddedPolicy;
 use pointsman_core::Config;
 use pointsman_sim::fleet::FleetPlan;
 use pointsman_sim::workload::{Roll, Workload as _};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::args::{HostArgs, Lengths, RequestArgs, failures, micros};
 use super::contender::{Contender, Stable};
 use super::fleet;
 use super::past::PastRun;
 use super::runs::Setting;
+use super::spec;
 use super::workload::{Changes, WorkloadSource};
 
 /// Arguments about all that a simulation has beside its workload.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[serde(rename_all = "kebab-case")]
 pub struct SceneArgs {
     #[command(flatten)]
+    #[serde(flatten)]
     requests: RequestArgs,
     /// Executors that are alike: 4 where nothing is said
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -28,6 +33,7 @@ pub struct SceneArgs {
     #[arg(long, value_name = "FILE.toml", conflicts_with = "executors")]
     fleet: Option<PathBuf>,
     #[command(flatten)]
+    #[serde(flatten)]
     executor: fleet::Keys,
     /// A policy in the place of the defaults for the decisions it makes, with settings after commas; may be given several times
     #[arg(long, value_name = "FILE.wasm[,KEY=VALUE]")]
@@ -40,25 +46,39 @@ pub struct SceneArgs {
     failures: Option<String>,
     /// The first seed of all that is random
     #[arg(long, value_name = "N", default_value_t = 0)]
+    #[serde(skip)]
     pub(crate) seed: u64,
     #[command(flatten)]
+    #[serde(flatten)]
     pub(crate) host: HostArgs,
 }
 
 impl SceneArgs {
+    /// The arguments that have a value, each by its flag and as text; but for the seed.
+    ///
+    /// # Errors
+    /// If a path is no text.
+    pub(crate) fn flags(&self) -> Result<Map<String, Value>> {
+        let args: Map<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
+        let given = args.into_iter().filter(|(_, value)| !value.is_null());
+        let flag = |(key, value): (String, Value)| {
+            // A number would not be read as it was written.
+            let text = value.as_str().map(str::to_owned);
+            let text = text.unwrap_or_else(|| value.to_string());
+            (format!("--{key}"), Value::String(text))
+        };
+        Ok(given.map(flag).collect())
+    }
+
     /// The setting of runs of a workload: of a journal, as it was.
     pub(crate) fn setting(&self, text: &str, past: Option<&PastRun>) -> Result<Setting> {
-        ensure!(
-            self.requests.speed_up > 0.0,
-            "--speed-up must be above 0, not {}",
-            self.requests.speed_up
-        );
+        let speed_up = spec::factor("--speed-up", self.requests.speed_up)?;
         ensure!(
             past.is_none() || self.requests.max_tokens.is_none(),
             "the requests of a journal ask for the tokens that they did: leave out --max-tokens"
         );
         let changes = Changes {
-            speed_up: self.requests.speed_up,
+            speed_up,
             spread: self.requests.spread,
             requests_max: self.requests.requests,
             patience: self.requests.patience.map(micros),

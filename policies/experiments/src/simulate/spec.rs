@@ -2,15 +2,59 @@
 //!
 //! The parts are read as the keys of a TOML file are, so that a mistake is told in the same words.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use pointsman_notation::TomlText;
 use serde::de::DeserializeOwned;
 
 /// Splits a value at the first colon: a name, and its parts.
 pub(super) fn named(text: &str) -> (&str, &str) {
     text.split_once(':').unwrap_or((text, ""))
+}
+
+/// Splits a value into a path and its parts, which follow after `mark`. A whole value that is there is a path, whatever
+/// is in its name.
+pub(super) fn path(text: &str, mark: char) -> (&str, &str) {
+    if Path::new(text).exists() {
+        return (text, "");
+    }
+    text.split_once(mark).unwrap_or((text, ""))
+}
+
+/// Checks numbers, each called by its key, against what they may be.
+///
+/// # Errors
+/// Names the first that is beyond that, infinite or no number.
+pub(super) fn within(numbers: &[(&str, f64, RangeInclusive<f64>)]) -> Result<()> {
+    for (key, number, range) in numbers {
+        let (least, most) = (range.start(), range.end());
+        let bounds = if most.is_finite() {
+            format!("from {least} to {most}")
+        } else {
+            format!("at least {least}")
+        };
+        ensure!(
+            number.is_finite() && range.contains(number),
+            "{key} must be {bounds}, not {number}"
+        );
+    }
+    Ok(())
+}
+
+/// The numbers from that one on.
+pub(super) fn at_least(least: f64) -> RangeInclusive<f64> {
+    least..=f64::INFINITY
+}
+
+/// Checks a number that is a rate or a factor: beyond a million, or a millionth, there is no end of a run.
+///
+/// # Errors
+/// If it is not within that, or no number.
+pub(super) fn factor(key: &str, number: f64) -> Result<f64> {
+    within(&[(key, number, 1e-6..=1e6)])?;
+    Ok(number)
 }
 
 /// Reads parts, written `key=value,key=value`. Errors call them `what`.

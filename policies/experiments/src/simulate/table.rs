@@ -47,8 +47,8 @@ fn student(freedom: usize) -> f64 {
     QUANTILES.get(freedom.max(1) - 1).copied().unwrap_or(1.96)
 }
 
-/// A column: its heading, and its value of a run.
-type Column = (&'static str, Show, fn(&RunReport) -> f64);
+/// A column: its heading, and its value of a run; absent: nobody was served, so there is none.
+type Column = (&'static str, Show, fn(&RunReport) -> Option<f64>);
 
 /// The way in which a number is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,26 +60,26 @@ enum Show {
 }
 
 const COLUMNS: [Column; 13] = [
-    ("hit %", Show::Percent, |run| run.hit_rate),
-    ("TTFT mean", Show::Millis, |run| run.ttft_ms.mean),
-    ("p50", Show::Millis, |run| run.ttft_ms.p50),
-    ("p95", Show::Millis, |run| run.ttft_ms.p95),
-    ("p99", Show::Millis, |run| run.ttft_ms.p99),
-    ("TPOT p95", Show::Millis, |run| run.tpot_ms.p95),
-    ("ITL p99", Show::Millis, |run| run.itl_ms.p99),
-    ("whole mean", Show::Millis, |run| run.whole_ms.mean),
-    ("wait mean", Show::Millis, |run| run.wait_ms.mean),
-    ("good %", Show::Percent, |run| run.goodput),
+    ("hit %", Show::Percent, |run| Some(run.hit_rate)),
+    ("TTFT mean", Show::Millis, |run| Some(run.ttft_ms?.mean)),
+    ("p50", Show::Millis, |run| Some(run.ttft_ms?.p50)),
+    ("p95", Show::Millis, |run| Some(run.ttft_ms?.p95)),
+    ("p99", Show::Millis, |run| Some(run.ttft_ms?.p99)),
+    ("TPOT p95", Show::Millis, |run| Some(run.tpot_ms?.p95)),
+    ("ITL p99", Show::Millis, |run| Some(run.itl_ms?.p99)),
+    ("whole mean", Show::Millis, |run| Some(run.whole_ms?.mean)),
+    ("wait mean", Show::Millis, |run| Some(run.wait_ms?.mean)),
+    ("good %", Show::Percent, |run| Some(run.goodput)),
     ("served", Show::Count, |run| count(run.finished)),
     ("refused", Show::Count, |run| {
         count(run.refused + run.expired + run.failed)
     }),
-    ("Jain", Show::Index, |run| run.jain),
+    ("Jain", Show::Index, |run| Some(run.jain)),
 ];
 
 #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53")]
-fn count(number: u64) -> f64 {
-    number as f64
+fn count(number: u64) -> Option<f64> {
+    Some(number as f64)
 }
 
 /// The table of all contenders.
@@ -102,8 +102,8 @@ pub(super) fn rows(all: &[Runs]) -> Vec<Vec<String>> {
     ];
     for runs in all {
         let cells = COLUMNS.iter().map(|(_, show, value)| {
-            let values: Vec<f64> = runs.runs.iter().map(|(_, report)| value(report)).collect();
-            show.text(Estimate::of(&values))
+            let values = runs.runs.iter().filter_map(|(_, report)| value(report));
+            show.text(&values.collect::<Vec<f64>>())
         });
         rows.push(std::iter::once(runs.label.clone()).chain(cells).collect());
     }
@@ -155,7 +155,12 @@ pub(super) fn remarks(runs: &Runs) -> String {
 }
 
 impl Show {
-    fn text(self, estimate: Estimate) -> String {
+    /// The mean of these values; a dash, if there are none.
+    fn text(self, values: &[f64]) -> String {
+        if values.is_empty() {
+            return "-".to_owned();
+        }
+        let estimate = Estimate::of(values);
         let number = |value: f64| match self {
             Show::Percent => format!("{:.1}", value * 100.0),
             Show::Millis if value.abs() < 100.0 => format!("{value:.1}"),
@@ -171,6 +176,8 @@ impl Show {
 
 #[cfg(test)]
 mod tests {
+    use pointsman_sim::measure::TimeSpread;
+
     use super::*;
 
     #[test]
@@ -205,5 +212,24 @@ mod tests {
         );
         assert!(lines[1].starts_with("a           12.3 "), "{table}");
         assert_eq!(lines[3..], ["a: 3 faults of policies"], "{table}");
+    }
+
+    #[test]
+    fn where_nobody_is_served_there_are_no_times_and_such_a_seed_is_not_in_the_mean() {
+        let served = RunReport {
+            ttft_ms: Some(TimeSpread {
+                mean: 50.0,
+                ..TimeSpread::default()
+            }),
+            ..RunReport::default()
+        };
+        let cells = |reports: [&RunReport; 2]| {
+            let runs = reports.map(|report| (0, report.clone())).to_vec();
+            let label = "a".to_owned();
+            rows(&[Runs { label, runs }])[1][1..4].to_vec()
+        };
+        let nobody = RunReport::default();
+        assert_eq!(cells([&nobody, &nobody]), ["0.0±0.0", "-", "-"]);
+        assert_eq!(cells([&nobody, &served]), ["0.0±0.0", "50.0", "0.0"]);
     }
 }

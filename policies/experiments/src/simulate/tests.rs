@@ -1,6 +1,7 @@
 //! `pointsman simulate` with the default policies' components, on small workloads.
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::LazyLock;
 
@@ -117,6 +118,25 @@ fn sessions_spread_over_idle_executors_and_go_back_to_theirs() {
 }
 
 #[test]
+fn a_path_with_a_comma_is_a_path_where_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let router = folder.path().join("a,b.wasm");
+    fs::copy(component_path("round-robin"), &router).unwrap();
+    let text = said(&format!("{SMALL} --compare {}", router.display())).unwrap();
+    assert!(text.contains("\na,b "), "{text}");
+}
+
+#[test]
+fn a_workload_is_read_from_a_pipe() {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let line = r#"{"timestamp":1,"input_length":1,"output_length":1}"#;
+    writeln!(writer, "{line}").unwrap();
+    drop(writer);
+    let text = said(&format!("/dev/fd/{} --built-in", reader.as_raw_fd())).unwrap();
+    assert!(text.contains(": 1 requests "), "{text}");
+}
+
+#[test]
 fn the_built_in_rule_can_be_simulated_alone_on_engines_of_the_host() {
     let line = format!("{SMALL} --built-in --profile measured --kv-blocks 2048 --max-tokens 100");
     let text = said(&line).unwrap();
@@ -128,7 +148,36 @@ fn what_is_of_no_use_is_refused_with_what_would_be() {
     let refused = |line: &str| format!("{:#}", said(line).unwrap_err());
     assert!(refused("poisson:rats=1").contains("did you mean `rate`?"));
     assert!(refused("poisson --profile fast").contains("the profiles are polynomial"));
-    assert!(refused("poisson --failures failing=2").contains("failing must be from 0 to 1, not 2"));
+    for (flag, why) in [
+        ("--failures failing=2", "failing must be from 0 to 1, not 2"),
+        (
+            "--failures leaving=nan",
+            "leaving must be from 0 to 1, not NaN",
+        ),
+        (
+            "--failures slow-factor=0.3",
+            "slow-factor must be from 1 to 1000000, not 0.3",
+        ),
+        (
+            "--failures slow-factor=1e9",
+            "slow-factor must be from 1 to 1000000, not 1000000000",
+        ),
+        (
+            "--speed-up nan",
+            "--speed-up must be from 0.000001 to 1000000, not NaN",
+        ),
+        (
+            "--speed-up 1e-9",
+            "--speed-up must be from 0.000001 to 1000000, not 0.000000001",
+        ),
+        (
+            "--kv-blocks 4294967295",
+            "kv-blocks must be from 1 to 16777216, not 4294967295",
+        ),
+    ] {
+        let said = refused(&format!("poisson {flag}"));
+        assert!(said.contains(why), "{said}");
+    }
     assert!(refused("poisson --wait-max 5").contains("a time such as"));
     assert!(refused("poisson --policy nowhere.wasm").contains("nowhere.wasm cannot be read"));
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! The workload of `pointsman simulate`: a trace's file, or a generator with its keys.
 
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +13,7 @@ use pointsman_sim::workload::{
 };
 use serde::Deserialize;
 
-use super::spec;
+use super::spec::{self, at_least, factor};
 
 /// A workload that is made anew for each run.
 #[derive(Clone, Debug)]
@@ -79,6 +79,8 @@ const PROMPT_MAX: u32 = 32_000;
 const OUTPUT_MAX: u32 = 4000;
 /// The greatest length as a multiple of the mean, beyond which are three of a thousand.
 const TIMES_MEAN: u32 = 8;
+/// The greatest mean number of turns: each of a session is drawn before its first.
+const TURNS_MAX: f64 = 1e6;
 
 impl WorkloadSource {
     /// Finds a workload: a file, `-` for standard input, or a generator.
@@ -90,9 +92,10 @@ impl WorkloadSource {
         let kind = if GENERATORS.contains(&name) && !Path::new(text).exists() {
             generator(name, parts)?
         } else {
-            let (path, parts) = path_and_parts(text);
-            let content = read(path).with_context(|| unknown(path))?;
-            trace(&content, parts).with_context(|| path.to_owned())?
+            let (path, parts) = spec::path(text, ':');
+            ensure!(!is_missing(path), unknown(path));
+            let found = read(path).and_then(|content| trace(&content, parts));
+            found.with_context(|| path.to_owned())?
         };
         Ok(Self::new(text, kind, changes))
     }
@@ -196,12 +199,9 @@ impl WorkloadSource {
     }
 }
 
-/// A path, and the parts that follow it after a colon.
-fn path_and_parts(text: &str) -> (&str, &str) {
-    if Path::new(text).exists() {
-        return (text, "");
-    }
-    spec::named(text)
+/// Returns whether nothing is at a path, which is not that of standard input.
+fn is_missing(path: &str) -> bool {
+    path != "-" && fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 fn unknown(name: &str) -> String {
@@ -221,7 +221,7 @@ fn read(path: &str) -> Result<String> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
         bail!("it is compressed: pass it through `zcat` to standard input, and name it -");
     }
-    Ok(String::from_utf8(bytes)?)
+    String::from_utf8(bytes).context("it is no text")
 }
 
 /// The workload in a trace's text, by what its first line looks like.
@@ -347,15 +347,6 @@ fn micros(time: Time) -> Micros {
     Micros(time.as_micros())
 }
 
-/// Checks a number of requests: without a rate above 0 there is never a next one.
-fn above_zero(key: &str, number: f64) -> Result<f64> {
-    ensure!(
-        number.is_finite() && number > 0.0,
-        "{key} must be above 0, not {number}"
-    );
-    Ok(number)
-}
-
 impl OpenKeys {
     /// The bursts; absent: none are asked for.
     fn bursts(&self) -> Result<Option<Bursts>> {
@@ -367,11 +358,11 @@ impl OpenKeys {
             );
             return Ok(None);
         };
-        let factor = self.burst_factor.unwrap_or(BURST_FACTOR);
+        let times = self.burst_factor.unwrap_or(BURST_FACTOR);
         Ok(Some(Bursts {
             every: micros(every),
             lasting: micros(self.burst_lasting.unwrap_or(BURST_LASTING)),
-            factor: above_zero("burst-factor", factor)?,
+            factor: factor("burst-factor", times)?,
         }))
     }
 
@@ -385,29 +376,33 @@ impl OpenKeys {
             );
             return Ok(None);
         };
-        let factor = self.flood_factor.unwrap_or(FLOOD_FACTOR);
+        let times = self.flood_factor.unwrap_or(FLOOD_FACTOR);
         Ok(Some(Flood {
             from: micros(from),
             lasting: micros(self.flood_lasting.unwrap_or(FLOOD_LASTING)),
-            factor: above_zero("flood-factor", factor)?,
+            factor: factor("flood-factor", times)?,
         }))
     }
 
     /// The plan of these keys.
     ///
     /// # Errors
-    /// If no request would ever come, a key says nothing without another one, or a greatest length is below the
-    /// mean.
+    /// If no request would ever come, a number cannot be, a key says nothing without another one, or a greatest length
+    /// is below the mean.
     fn plan(self) -> Result<OpenPlan> {
         let (bursts, flood) = (self.bursts()?, self.flood()?);
         let prompt_max = length_max("prompt", self.prompt, self.prompt_max, PROMPT_MAX)?;
         let output_max = length_max("output", self.output, self.output_max, OUTPUT_MAX)?;
+        spec::within(&[
+            ("models-zipf", self.models_zipf, at_least(0.0)),
+            ("throughput", self.throughput, 0.0..=1.0),
+        ])?;
         // There are others beside the tenant that floods.
         let tenants_min = if flood.is_some() { 2 } else { 0 };
         Ok(OpenPlan {
             seed: 0,
             requests: self.requests,
-            rate: above_zero("rate", self.rate)?,
+            rate: factor("rate", self.rate)?,
             prompt: lengths(self.prompt, self.prompt_median, prompt_max),
             output: lengths(self.output, self.output_median, output_max),
             tenants: self.tenants.max(tenants_min),
@@ -441,11 +436,13 @@ struct AgentsKeys {
 impl AgentsKeys {
     fn plan(self) -> Result<AgentsPlan> {
         let plan = AgentsPlan::default();
+        let turns = self.turns.unwrap_or(plan.turns);
+        spec::within(&[("turns", turns, 1.0..=TURNS_MAX)])?;
         let up_to = |mean: u32| lengths(mean, None, mean.saturating_mul(TIMES_MEAN));
         Ok(AgentsPlan {
             sessions: self.sessions.unwrap_or(plan.sessions),
-            rate: above_zero("rate", self.rate.unwrap_or(plan.rate))?,
-            turns: self.turns.unwrap_or(plan.turns),
+            rate: factor("rate", self.rate.unwrap_or(plan.rate))?,
+            turns,
             shared_tokens: self.shared_tokens.unwrap_or(plan.shared_tokens),
             groups: self.groups.unwrap_or(plan.groups),
             group_tokens: self.group_tokens.unwrap_or(plan.group_tokens),
@@ -482,17 +479,13 @@ impl Default for ServegenKeys {
 
 impl ServegenKeys {
     fn plan(self) -> Result<ServegenPlan> {
-        let rate = self.rate.map(|rate| above_zero("rate", rate));
-        let factor = self.flood_factor;
-        ensure!(
-            factor.is_finite() && factor >= 0.0,
-            "flood-factor must be at least 0, not {factor}"
-        );
+        let rate = self.rate.map(|rate| factor("rate", rate));
+        spec::within(&[("flood-factor", self.flood_factor, 0.0..=1e6)])?;
         Ok(ServegenPlan {
             seed: 0,
             rate: rate.transpose()?,
             secs: self.lasting.0.as_secs_f64(),
-            flood: self.flood.map(|client| (client, factor)),
+            flood: self.flood.map(|client| (client, self.flood_factor)),
         })
     }
 }

@@ -25,7 +25,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
-use pointsman_component::EmbeddedPolicy;
+use pointsman_component::{Digest, EmbeddedPolicy};
+use pointsman_notation::NamedLimits as _;
 use pointsman_sim::measure::RunReport;
 use serde_json::{Map, Value, json};
 
@@ -37,7 +38,7 @@ use objective::Objective;
 use scenes::{Named, Scene, Scenes, fewest};
 use search::{Found, SearchPlan, Standing, search};
 use space::Space;
-use trials::{Kept, Numbers, Runner, standing, whole_runs};
+use trials::{Kept, Numbers, RUNS_BEFORE, Runner, standing, whole_runs};
 
 /// Arguments of `policy tune`.
 #[derive(Clone, Debug, clap::Args)]
@@ -176,9 +177,11 @@ struct Part<'a> {
 impl Tuning<'_> {
     fn run(&self, output: &Path) -> Result<Done> {
         let start = self.space.table(&self.space.start());
+        let head = self.args.trials.as_ref().map(|_| self.head());
+        let head = head.transpose()?.unwrap_or_default();
         let first = self.whole(&self.scenes.searched, &[&start])?;
         let before = first.into_iter().next().unwrap_or_default();
-        let found = self.search(&start, &before)?;
+        let found = self.search(head, &start, &before)?;
         let after = self.space.table(&found.best);
         if found.is_stopped && self.args.trials.is_some() {
             return Ok(Done::not_good(self.stopped(&found)));
@@ -223,8 +226,15 @@ impl Tuning<'_> {
         })
     }
 
-    fn search(&self, start: &Map<String, Value>, before: &[RunReport]) -> Result<Found> {
-        let mut kept = Kept::open(self.args.trials.as_deref(), &self.head())?;
+    fn search(
+        &self,
+        mut head: Map<String, Value>,
+        start: &Map<String, Value>,
+        before: &[RunReport],
+    ) -> Result<Found> {
+        let digest = Digest::of(&serde_json::to_vec(before)?);
+        head.insert(RUNS_BEFORE.to_owned(), digest.to_string().into());
+        let mut kept = Kept::open(self.args.trials.as_deref(), &head)?;
         kept.begin(start, self.numbers(before))?;
         let mut runner = Runner {
             space: &self.space,
@@ -248,11 +258,11 @@ impl Tuning<'_> {
         found
     }
 
-    /// The search that a file of trials belongs to. What is not told here, as the content of a trace,
-    /// is told by the numbers of its first trial.
-    fn head(&self) -> Map<String, Value> {
+    /// The search that a file of trials belongs to: all that its trials depend on, but for what its arguments name, as
+    /// the content of a trace. [`RUNS_BEFORE`] tells of that.
+    fn head(&self) -> Result<Map<String, Value>> {
         let keys: Vec<&str> = self.space.dims().iter().map(|it| it.key.as_str()).collect();
-        let head = json!({
+        let own = json!({
             "policy": self.policy.component.digest().to_string(),
             "workloads": self.args.workload,
             "held-out": self.args.held_out,
@@ -262,12 +272,15 @@ impl Tuning<'_> {
             "seed": self.args.scene.seed,
             "seeds": self.args.seeds,
         });
-        head.as_object().cloned().unwrap_or_default()
+        let mut head = self.args.scene.flags()?;
+        head.extend(own.as_object().cloned().unwrap_or_default());
+        let limits = self.policy.limits.rows();
+        head.extend(limits.map(|(name, value)| (format!("limits.{name}"), value.into())));
+        Ok(head)
     }
 
     fn numbers(&self, reports: &[RunReport]) -> Vec<Numbers> {
-        let quantities = self.objective.quantities();
-        let of = |report: &RunReport| quantities.iter().map(|it| it.value(report)).collect();
+        let of = |report: &RunReport| self.objective.numbers(report);
         reports.iter().map(of).collect()
     }
 
@@ -310,7 +323,10 @@ impl Tuning<'_> {
         let mut doubts = String::new();
         for part in parts {
             let [before, after] = self.standings(part);
-            if after.broken > 0.0 {
+            if after.missing > before.missing {
+                let why = "lacks numbers that it had before";
+                doubts.push_str(&format!("NOT CONFIRMED: {} {why}\n", part.title));
+            } else if after.broken > 0.0 {
                 doubts.push_str(&format!("NOT CONFIRMED: {} breaks a bound\n", part.title));
             } else if !after.is_better(&before) {
                 doubts.push_str(&format!("NOT CONFIRMED: {} gains nothing\n", part.title));

@@ -58,8 +58,8 @@ struct Measure {
 
 #[derive(Clone, Copy, Debug)]
 enum Of {
-    Times(fn(&RunReport) -> &TimeSpread),
-    Share(fn(&RunReport) -> f64),
+    Times(fn(&RunReport) -> Option<&TimeSpread>),
+    Share(fn(&RunReport) -> Option<f64>),
     Count(fn(&RunReport) -> f64),
 }
 
@@ -77,14 +77,14 @@ const STATISTICS: [Statistic; 6] = [
 ];
 
 static MEASURES: [Measure; 12] = [
-    times("ttft", |run| &run.ttft_ms),
-    times("wait", |run| &run.wait_ms),
-    times("itl", |run| &run.itl_ms),
-    times("tpot", |run| &run.tpot_ms),
-    times("whole", |run| &run.whole_ms),
-    of("goodput", Aim::Most, Of::Share(|run| run.goodput)),
-    of("hit-rate", Aim::Most, Of::Share(|run| run.hit_rate)),
-    of("fairness", Aim::Most, Of::Share(|run| run.jain)),
+    times("ttft", |run| run.ttft_ms.as_ref()),
+    times("wait", |run| run.wait_ms.as_ref()),
+    times("itl", |run| run.itl_ms.as_ref()),
+    times("tpot", |run| run.tpot_ms.as_ref()),
+    times("whole", |run| run.whole_ms.as_ref()),
+    of("goodput", Aim::Most, Of::Share(|run| Some(run.goodput))),
+    of("hit-rate", Aim::Most, Of::Share(|run| Some(run.hit_rate))),
+    of("fairness", Aim::Most, Of::Share(fairness)),
     of(
         "served",
         Aim::Most,
@@ -107,13 +107,19 @@ const fn of(name: &'static str, aim: Aim, of: Of) -> Measure {
     Measure { name, aim, of }
 }
 
-const fn times(name: &'static str, times: fn(&RunReport) -> &TimeSpread) -> Measure {
+const fn times(name: &'static str, times: fn(&RunReport) -> Option<&TimeSpread>) -> Measure {
     of(name, Aim::Least, Of::Times(times))
 }
 
+/// Jain's index; absent: nobody was served, which is no fair share.
+fn fairness(run: &RunReport) -> Option<f64> {
+    let is_any = run.tenants.iter().any(|tenant| tenant.tokens > 0);
+    is_any.then_some(run.jain)
+}
+
 /// The part of all requests.
-fn part(run: &RunReport, requests: u64) -> f64 {
-    count(requests) / count(run.requests.max(1))
+fn part(run: &RunReport, requests: u64) -> Option<f64> {
+    Some(count(requests) / count(run.requests.max(1)))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53")]
@@ -140,16 +146,17 @@ impl Quantity {
         }
     }
 
-    /// Its value of a run.
-    pub(super) fn value(self, run: &RunReport) -> Micro {
-        match self.measure.of {
-            Of::Times(times) => micro(STATISTICS[self.statistic].1(times(run)) / 1000.0),
-            Of::Share(share) => micro(share(run)),
+    /// Its value of a run; absent: nobody was served, so there is none.
+    pub(super) fn value(self, run: &RunReport) -> Option<Micro> {
+        Some(match self.measure.of {
+            Of::Times(times) => micro(STATISTICS[self.statistic].1(times(run)?) / 1000.0),
+            Of::Share(share) => micro(share(run)?),
             Of::Count(count) => micro(count(run)),
-        }
+        })
     }
 
-    /// A value that is small for it: what differs by less than that differs by nothing to speak of.
+    /// A value that is small for it: what differs by less than that differs by nothing to speak of. A hundred are
+    /// neither small nor great.
     pub(super) fn grain(self) -> f64 {
         match self.measure.of {
             Of::Times(_) => 1e3,
@@ -159,8 +166,10 @@ impl Quantity {
     }
 
     /// A value, as people read it.
-    pub(super) fn shown(self, value: Micro) -> String {
-        let value = float(value);
+    pub(super) fn shown(self, value: Option<Micro>) -> String {
+        let Some(value) = value.map(float) else {
+            return "-".to_owned();
+        };
         match self.measure.of {
             Of::Times(_) => format!("{:.1} ms", value / 1e3),
             Of::Share(_) => format!("{:.2} %", value / 1e4),
@@ -239,6 +248,13 @@ impl Objective {
             aim: aim.unwrap_or(goal.measure.aim),
             bounds,
         })
+    }
+
+    /// The numbers that it looks at of a run; all are absent where nobody was served to the end.
+    pub(super) fn numbers(&self, run: &RunReport) -> Vec<Option<Micro>> {
+        let all = self.quantities().into_iter();
+        all.map(|it| it.value(run).filter(|_| run.finished > 0))
+            .collect()
     }
 
     /// The numbers that it looks at: the goal, then each bound's that is another.
@@ -399,8 +415,16 @@ mod tests {
             failed: 1,
             ..RunReport::default()
         };
-        assert_eq!(read.bounds[2].quantity.value(&run), 250_000);
+        assert_eq!(read.bounds[2].quantity.value(&run), Some(250_000));
         assert_eq!(read.quantities().len(), 4);
+        let none = read.goal.value(&run);
+        assert_eq!((none, read.goal.shown(none).as_str()), (None, "-"));
+        let fairness = Objective::parse("fairness").unwrap().goal;
+        assert_eq!(fairness.value(&run), None, "nobody was served");
+        let goodput = Objective::parse("goodput").unwrap();
+        assert_eq!(goodput.numbers(&run), [None], "nobody was served");
+        let served = RunReport { finished: 1, ..run };
+        assert_eq!(goodput.numbers(&served), [Some(0)]);
     }
 
     #[test]

@@ -10,8 +10,8 @@
 //!    each setting's line, half the step where nothing along any is better.
 //! 4. What makes nothing better is put back as it was.
 //!
-//! Of two points the one that breaks the bounds less is better, then the one with the better number
-//! (Deb 2000). Points are tried in batches that do not depend on the number of cores.
+//! Of two points the one that lacks fewer numbers is better, then the one that breaks the bounds less, then the
+//! one with the better number (Deb 2000). Points are tried in batches that do not depend on the number of cores.
 //!
 //! # Invariants
 //! 1. The same seed, budget and results give the same points in the same order
@@ -55,11 +55,13 @@ const AT_ONCE: usize = 4;
 const STEPS: (f64, f64) = (0.25, 1.0 / 64.0);
 
 /// The quality of a point; the least is the best.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Standing {
+    /// Numbers that runs lack: all, where nobody is served.
+    pub(super) missing: usize,
     /// The sum of what bounds are broken by; 0: none is broken.
     pub(super) broken: f64,
-    /// The goal's change from what it was before, less is better.
+    /// The goal's change from what it was before, or the goal itself where there was none; less is better.
     pub(super) goal: f64,
 }
 
@@ -68,13 +70,15 @@ pub(super) struct Standing {
 impl Standing {
     /// The standing of settings that the policy refuses.
     pub(super) const REFUSED: Self = Self {
+        missing: usize::MAX,
         broken: f64::INFINITY,
         goal: f64::INFINITY,
     };
 
     pub(super) fn order(&self, other: &Self) -> Ordering {
+        let missing = self.missing.cmp(&other.missing);
         let broken = self.broken.total_cmp(&other.broken);
-        broken.then(self.goal.total_cmp(&other.goal))
+        missing.then(broken).then(self.goal.total_cmp(&other.goal))
     }
 
     pub(super) fn is_better(&self, other: &Self) -> bool {
@@ -340,6 +344,7 @@ mod tests {
             self.tried
                 .extend(points.iter().map(|it| (share, it.clone())));
             let standing = |point: &Point| Standing {
+                missing: 0,
                 broken: (away(point[0], 0) - 700.0).max(0.0),
                 goal: away(point[0], 120) + away(point[1], 900),
             };
@@ -418,10 +423,7 @@ mod tests {
                 _: Share,
                 points: &[Point],
             ) -> Result<ControlFlow<(), Vec<Standing>>> {
-                let same = Standing {
-                    broken: 0.0,
-                    goal: 0.0,
-                };
+                let same = Standing::default();
                 Ok(ControlFlow::Continue(vec![same; points.len()]))
             }
         }

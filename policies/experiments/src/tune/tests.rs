@@ -1,6 +1,8 @@
 //! `pointsman policy tune` with real components, on small workloads.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
@@ -29,6 +31,19 @@ const BAD: &str = "mode = \"shadow\"\n[settings]\nprefill-scale = 0\nseed = 1\n"
 const LOAD: &str = "poisson:rate=4,requests=60,prompt=9000,prompt-max=32000,output=20,prefixes=8,prefix-tokens=8000";
 
 const OBJECTIVE: &str = "hit-rate; goodput >= 90%";
+
+/// A trace of 90 requests with so many beginnings.
+fn requests(beginnings: u32) -> String {
+    let line = |at: u32| {
+        let block = at % beginnings;
+        format!(
+            "{{\"timestamp\":{},\"input_length\":1024,\"output_length\":20,\"hash_ids\":[{block},{}]}}\n",
+            at * 150,
+            at + 100
+        )
+    };
+    (0..90).map(line).collect()
+}
 
 impl Place {
     fn new() -> Self {
@@ -175,17 +190,66 @@ fn trials_of_another_search_are_refused() {
         let error = place.tune(OBJECTIVE, more).unwrap_err();
         format!("{error:#}")
     };
-    let seed = said(&["--workload", LOAD, "--trials", trials, "--seed", "3"]);
+    for (flag, value, differs) in [
+        ("--seed", "3", "seed is 0 and not 3"),
+        ("--profile", "smg", "--profile is null and not \"smg\""),
+        ("--wait-max", "5s", "--wait-max is null and not \"5s\""),
+    ] {
+        let said = said(&["--workload", LOAD, "--trials", trials, flag, value]);
+        let expected = format!("another search, whose {differs}: ");
+        assert!(said.contains(&expected), "{said}");
+    }
+    let limited = format!("{BAD}[limits]\ncall-fuel = 19000000\n");
+    place.write("kv-cost.toml", &limited);
+    let limits = said(&["--workload", LOAD, "--trials", trials]);
+    let expected = "whose limits.call-fuel is 20000000 and not 19000000";
+    assert!(limits.contains(expected), "{limits}");
+}
+
+#[test]
+fn trials_of_a_trace_that_has_changed_are_refused() {
+    let place = Place::new();
+    let (trace, trials) = (place.path("trace.jsonl"), place.path("t"));
+    let more = [
+        "--workload",
+        trace.to_str().unwrap(),
+        "--trials",
+        trials.to_str().unwrap(),
+    ];
+    // All are served, before and after.
+    place.write("trace.jsonl", &requests(5));
+    place.tune("served", &more).unwrap();
+    place.write("kv-cost.toml", BAD);
+    place.write("trace.jsonl", &requests(45));
+    let error = place.tune("served", &more).unwrap_err();
+    let said = format!("{error:#}");
     assert!(
-        seed.contains("another search, whose seed is 0 and not 3"),
-        "{seed}"
+        said.contains("other numbers for the settings before"),
+        "{said}"
     );
-    let slower = ["--workload", LOAD, "--trials", trials, "--profile", "smg"];
-    let fleet = said(&slower);
-    assert!(
-        fleet.contains("other numbers for the settings before"),
-        "{fleet}"
-    );
+}
+
+#[test]
+fn a_path_that_is_no_text_is_in_the_way_of_trials_alone() {
+    let place = Place::new();
+    let fleet = place.folder.path().join(OsStr::from_bytes(b"fleet-\xff"));
+    fs::write(&fleet, "[[executors]]\n").unwrap();
+    let words = [
+        "tune",
+        "--built-in",
+        "--budget=4",
+        "--objective=ttft",
+        "--workload",
+        LOAD,
+        "--fleet",
+    ];
+    let words = words.into_iter().map(OsString::from);
+    let words = words.chain([fleet.into(), place.path("kv-cost.wasm").into()]);
+    let mut line = Line::try_parse_from(words).unwrap();
+    run(&line.args, &[]).unwrap();
+    line.args.trials = Some(place.path("t"));
+    let error = format!("{:#}", run(&line.args, &[]).unwrap_err());
+    assert!(error.contains("UTF-8"), "{error}");
 }
 
 #[test]
@@ -229,16 +293,9 @@ fn what_is_not_confirmed_is_not_written_without_a_flag() {
 #[test]
 fn several_workloads_are_searched_and_a_trace_is_parted_by_time() {
     let place = Place::new();
-    let line = |at: u32| {
-        let block = at % 5;
-        format!(
-            "{{\"timestamp\":{},\"input_length\":1024,\"output_length\":20,\"hash_ids\":[{block},{}]}}\n",
-            at * 150,
-            at + 10
-        )
-    };
-    let trace: String = (0..90).map(line).collect();
+    let trace = requests(5);
     place.write("trace.jsonl", &trace);
+    place.write("one.jsonl", trace.lines().next().unwrap());
     let trace = place.path("trace.jsonl");
     let both = [
         "--workload",
@@ -262,7 +319,6 @@ fn several_workloads_are_searched_and_a_trace_is_parted_by_time() {
         !text.contains("device-credit"),
         "it was not to be searched: {text}"
     );
-    place.write("one.jsonl", &line(1));
     let one = place.path("one.jsonl");
     let error = place
         .tune(OBJECTIVE, &["--workload", one.to_str().unwrap()])

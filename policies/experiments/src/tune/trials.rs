@@ -26,8 +26,11 @@ use crate::stop::Stop;
 /// The most bytes of a file of trials.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// The numbers of one run: those that the objective looks at, in its order.
-pub(super) type Numbers = Vec<Micro>;
+/// The key of a file's head for the runs with the settings before: their digest.
+pub(super) const RUNS_BEFORE: &str = "runs-before";
+
+/// The numbers of one run: those that the objective looks at, in its order; absent: there is none.
+pub(super) type Numbers = Vec<Option<Micro>>;
 
 /// A trial, as a line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,26 +95,16 @@ impl Kept {
     /// Keeps the trial of the settings before, whose numbers were just found.
     ///
     /// # Errors
-    /// If the file has others for it: then it is about another workload, fleet or host.
+    /// If the file cannot be written.
     pub(super) fn begin(
         &mut self,
         settings: &Map<String, Value>,
         numbers: Vec<Numbers>,
     ) -> Result<()> {
-        let numbers = Some(numbers);
-        if let Some(was) = self.find(WHOLE.0, settings) {
-            let shown = self.path.as_deref().unwrap_or(Path::new("")).display();
-            ensure!(
-                *was == numbers,
-                "--trials {shown}: it has other numbers for the settings before: a workload, the \
-                 executors, another policy or this program has changed. Remove it, or name another \
-                 file"
-            );
-        }
         self.add(&Trial {
             share: WHOLE.0,
             settings: settings.clone(),
-            numbers,
+            numbers: Some(numbers),
         });
         self.write()
     }
@@ -120,14 +113,20 @@ impl Kept {
         let mut lines = text.lines();
         let first: Map<String, Value> = serde_json::from_str(lines.next().unwrap_or_default())
             .context("it is no file of trials: remove it, or name another")?;
-        for (key, value) in head {
-            let was = first.get(key).unwrap_or(&Value::Null);
+        for key in head.keys().chain(first.keys()) {
+            let [was, value] = [&first, head].map(|it| it.get(key).unwrap_or(&Value::Null));
+            // Last: with other arguments there are other runs.
             ensure!(
-                was == value,
+                key == RUNS_BEFORE || was == value,
                 "it has the trials of another search, whose {key} is {was} and not {value}: remove \
                  it, or name another file"
             );
         }
+        ensure!(
+            first.get(RUNS_BEFORE) == head.get(RUNS_BEFORE),
+            "it has other numbers for the settings before: a workload, the executors, another policy or \
+             this program has changed. Remove it, or name another file"
+        );
         for (idx, line) in lines.enumerate() {
             let trial: Trial = serde_json::from_str(line)
                 .with_context(|| format!("line {}: no trial", idx + 2))?;
@@ -230,16 +229,14 @@ impl Runner<'_> {
             written: 0,
             failed: None,
         });
-        let quantities = self.objective.quantities();
+        let objective = self.objective;
         let (scenes, requests, stop) = (self.scenes, &self.requests, self.stop);
         at_once(&jobs, self.threads, |_, (trial, run)| {
             let Some(contender) = due[*trial].seated.as_ref().and_then(|all| all.get(*run)) else {
                 return;
             };
             let report = simulated(&scenes[*run], contender, (share.0, requests[*run]), stop);
-            let numbers = report.map(|report| -> Numbers {
-                quantities.iter().map(|it| it.value(&report)).collect()
-            });
+            let numbers = report.map(|report| objective.numbers(&report));
             if let Ok(mut pending) = pending.lock() {
                 pending.note((*trial, *run), numbers, (share, due));
             }
@@ -317,27 +314,35 @@ impl Pending<'_> {
 /// The standing of settings by the numbers of each run, and those before.
 pub(super) fn standing(objective: &Objective, after: &[Numbers], before: &[Numbers]) -> Standing {
     let quantities = objective.quantities();
-    let mut broken = 0.0;
-    let mut goal = 0.0;
+    let mut standing = Standing::default();
     for (after, before) in after.iter().zip(before) {
-        let change = float(after[0] - before[0]);
-        let change = match objective.aim {
-            Aim::Least => change,
-            Aim::Most => -change,
-        };
-        goal += change / (float(before[0]).abs() + objective.goal.grain());
+        standing.missing += after.iter().filter(|number| number.is_none()).count();
+        if let Some(after) = after[0] {
+            let grain = objective.goal.grain();
+            let (change, scale) = match before[0] {
+                Some(before) => (after - before, float(before).abs() + grain),
+                // It weighs no more than the change of another run.
+                None => (after, float(after).abs() + 100.0 * grain),
+            };
+            standing.goal += match objective.aim {
+                Aim::Least => float(change) / scale,
+                Aim::Most => -float(change) / scale,
+            };
+        }
         for bound in &objective.bounds {
             let place = quantities.iter().position(|it| *it == bound.quantity);
-            let value = after[place.unwrap_or(0)];
+            let Some(value) = after[place.unwrap_or(0)] else {
+                continue;
+            };
             let over = match bound.side {
                 Aim::Least => value - bound.value,
                 Aim::Most => bound.value - value,
             };
             let scale = float(bound.value).abs() + bound.quantity.grain();
-            broken += float(over.max(0)) / scale;
+            standing.broken += float(over.max(0)) / scale;
         }
     }
-    Standing { broken, goal }
+    standing
 }
 
 /// The whole runs of settings, outside any search.
@@ -370,12 +375,16 @@ mod tests {
         Objective::parse(text).unwrap()
     }
 
+    fn there<const N: usize>(numbers: [Micro; N]) -> Numbers {
+        numbers.map(Some).to_vec()
+    }
+
     #[test]
     fn a_broken_bound_weighs_more_than_any_gain() {
         let objective = objective("p95 ttft; goodput >= 95%");
-        let before = [vec![1_000_000, 960_000], vec![100_000, 960_000]];
         let stands = |one: [Micro; 2], other: [Micro; 2]| {
-            standing(&objective, &[one.to_vec(), other.to_vec()], &before)
+            let before = [[1_000_000, 960_000], [100_000, 960_000]];
+            standing(&objective, &[one, other].map(there), &before.map(there))
         };
         let same = stands([1_000_000, 960_000], [100_000, 960_000]);
         assert_eq!((same.broken, same.goal), (0.0, 0.0));
@@ -393,14 +402,37 @@ mod tests {
     }
 
     #[test]
+    fn settings_that_serve_nobody_are_worse_than_any_that_serve_somebody() {
+        let objective = objective("p95 ttft; goodput >= 95%");
+        let before = [[1_000_000, 960_000], [100_000, 960_000]].map(there);
+        let stands = |after: [&Numbers; 2]| standing(&objective, &after.map(Clone::clone), &before);
+        let (slow, nobody) = (there([9_000_000, 100_000]), vec![None, Some(0)]);
+        let [served, partly, given_up] =
+            [[&slow, &slow], [&slow, &nobody], [&nobody, &nobody]].map(stands);
+        assert!(served.is_better(&partly) && partly.is_better(&given_up));
+        assert!(given_up.is_better(&Standing::REFUSED));
+        // The settings before may be such, too.
+        let none = [nobody.clone(), nobody];
+        let same = standing(&objective, &none, &none);
+        let [slow, fast] = [slow, there([3_000_000, 100_000])]
+            .map(|it| standing(&objective, &[it.clone(), it], &none));
+        assert!(slow.is_better(&same) && fast.is_better(&slow));
+    }
+
+    #[test]
     fn what_is_kept_is_of_one_search() {
         let head = |seed: u32| Map::from_iter([("seed".to_owned(), Value::from(seed))]);
+        let with_runs = |seed, runs: &str| {
+            let mut with = head(seed);
+            with.insert(RUNS_BEFORE.to_owned(), runs.into());
+            with
+        };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trials");
         let trial = Trial {
             share: 3,
             settings: Map::from_iter([("cost".to_owned(), Value::from(5))]),
-            numbers: Some(vec![vec![1, 2], vec![3, 4]]),
+            numbers: Some(vec![vec![Some(1), None], vec![Some(3), Some(4)]]),
         };
         let mut kept = Kept::open(Some(&path), &head(1)).unwrap();
         kept.add(&trial);
@@ -411,12 +443,13 @@ mod tests {
         assert_eq!(again.lines.len(), 2);
         assert_eq!(again.find(3, &trial.settings), Some(&trial.numbers));
         assert_eq!(again.find(1, &trial.settings), None);
-        let other = Kept::open(Some(&path), &head(2)).unwrap_err();
-        let said = format!("{other:#}");
-        assert!(
-            said.contains("whose seed is 1 and not 2: remove it"),
-            "{said}"
-        );
+        for (other, why) in [
+            (with_runs(2, "a"), "whose seed is 1 and not 2: remove it"),
+            (with_runs(1, "a"), "other numbers for the settings before"),
+        ] {
+            let said = format!("{:#}", Kept::open(Some(&path), &other).unwrap_err());
+            assert!(said.contains(why), "{said}");
+        }
         std::fs::write(&path, "hello").unwrap();
         let none = format!("{:#}", Kept::open(Some(&path), &head(1)).unwrap_err());
         assert!(none.contains("it is no file of trials"), "{none}");

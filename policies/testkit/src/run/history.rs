@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pointsman_core::{Decided, ExecutorId, Fact, Micros, RequestId, Stamped, Stay};
+use pointsman_core::{Decided, ExecutorId, Fact, Hook, Micros, RequestId, Stamped, Stay};
 
 /// The request that a fact is about.
 pub(super) fn subject(fact: &Fact) -> Option<RequestId> {
@@ -102,9 +102,16 @@ pub(super) fn evicted_for(facts: &[Stamped], request: RequestId) -> Option<Reque
     })
 }
 
-/// The end of a request's hold. The outer `None` means that the last fact about it is no hold.
+/// The end of a request's hold. The outer `None` means that the last fact about it is no hold. It stays held while
+/// room is looked for, in vain or not.
 pub(super) fn held(facts: &[Stamped], request: RequestId) -> Option<Option<Micros>> {
-    if let Fact::Held(_, until, _) = newest_first(facts, request).next()? {
+    let mut others = newest_first(facts, request).filter(|fact| {
+        !matches!(
+            fact,
+            Fact::Short(..) | Fact::Refused(_, Hook::Preemption, _)
+        )
+    });
+    if let Fact::Held(_, until, _) = others.next()? {
         Some(*until)
     } else {
         None
@@ -138,4 +145,31 @@ pub(super) fn longest_waits(facts: &[Stamped], now: Micros) -> BTreeMap<RequestI
         note(request, now.since(since));
     }
     longest
+}
+
+#[cfg(test)]
+mod tests {
+    use pointsman_core::{Author, RefusalCause, Round, ShortageCause};
+
+    use super::*;
+
+    #[test]
+    fn a_request_is_held_though_an_eviction_for_it_is_refused() {
+        let (id, until) = (RequestId(1), Some(Micros(9)));
+        let (author, reason) = (Author::Policy(0), 0);
+        let refused = |hook| Fact::Refused(author, hook, RefusalCause::NotCovered.of(id));
+        let facts = [
+            Fact::Held(id, until, Decided { author, reason }),
+            Fact::Short(id, ShortageCause::Slots),
+            refused(Hook::Preemption),
+            refused(Hook::Routing),
+        ];
+        let facts = facts.map(|fact| Stamped {
+            now: Micros(1),
+            round: Round(1),
+            fact,
+        });
+        assert_eq!(held(&facts[..3], id), Some(until));
+        assert_eq!(held(&facts, id), None);
+    }
 }

@@ -3,12 +3,13 @@
 use pointsman_sim::measure::{RunReport, TimeSpread};
 use serde::Serialize;
 
-/// A number of the run as it was, the simulation's, and how far the one is from the other.
+/// A number of the run as it was, the simulation's, and how far the one is from the other; absent: nobody was served,
+/// so there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(in crate::simulate) struct Difference {
-    pub(super) recorded: f64,
-    pub(super) simulated: f64,
-    /// The part of the recorded number by which the simulated one is larger; absent where that is 0.
+    pub(super) recorded: Option<f64>,
+    pub(super) simulated: Option<f64>,
+    /// The part of the recorded number by which the simulated one is larger; absent also where that is 0.
     pub(super) share: Option<f64>,
 }
 
@@ -23,11 +24,12 @@ pub(in crate::simulate) struct Accuracy {
 }
 
 impl Difference {
-    fn of(recorded: f64, simulated: f64) -> Self {
+    fn of(recorded: Option<f64>, simulated: Option<f64>) -> Self {
+        let both = recorded.filter(|was| *was > 0.0).zip(simulated);
         Self {
             recorded,
             simulated,
-            share: (recorded > 0.0).then(|| simulated / recorded - 1.0),
+            share: both.map(|(was, is)| is / was - 1.0),
         }
     }
 }
@@ -35,18 +37,19 @@ impl Difference {
 impl Accuracy {
     /// The distance of these two.
     pub(in crate::simulate) fn of(recorded: &RunReport, simulated: &RunReport) -> Self {
-        let spread = |time: fn(&RunReport) -> &TimeSpread| {
-            let (was, is) = (time(recorded), time(simulated));
-            [(was.mean, is.mean), (was.p50, is.p50), (was.p95, is.p95)]
-                .map(|(was, is)| Difference::of(was, is))
+        let spread = |times: fn(&RunReport) -> Option<TimeSpread>| {
+            let (was, is) = (times(recorded), times(simulated));
+            let of =
+                |number: fn(TimeSpread) -> f64| Difference::of(was.map(number), is.map(number));
+            [of(|it| it.mean), of(|it| it.p50), of(|it| it.p95)]
         };
         #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53")]
-        let count = |run: &RunReport| run.finished as f64;
+        let count = |run: &RunReport| Some(run.finished as f64);
         Self {
-            ttft_ms: spread(|run| &run.ttft_ms),
-            wait_ms: spread(|run| &run.wait_ms),
-            whole_ms: spread(|run| &run.whole_ms),
-            hit_rate: Difference::of(recorded.hit_rate, simulated.hit_rate),
+            ttft_ms: spread(|run| run.ttft_ms),
+            wait_ms: spread(|run| run.wait_ms),
+            whole_ms: spread(|run| run.whole_ms),
+            hit_rate: Difference::of(Some(recorded.hit_rate), Some(simulated.hit_rate)),
             finished: Difference::of(count(recorded), count(simulated)),
         }
     }
@@ -61,6 +64,7 @@ impl Accuracy {
         let mut rows =
             vec![["what happened", "recorded", "simulated", "difference"].map(str::to_owned)];
         let mut add = |what: String, of: &Difference, show: fn(f64) -> String| {
+            let show = |number: Option<f64>| number.map_or_else(|| "-".to_owned(), show);
             rows.push([what, show(of.recorded), show(of.simulated), of.percent()]);
         };
         for (name, three) in [
@@ -84,7 +88,7 @@ impl Difference {
     fn percent(&self) -> String {
         match self.share {
             Some(share) => format!("{:+.1} %", share * 100.0),
-            None if self.simulated == 0.0 => "none".to_owned(),
+            None if self.simulated == self.recorded => "none".to_owned(),
             None => "-".to_owned(),
         }
     }
@@ -105,14 +109,14 @@ mod tests {
     #[test]
     fn a_difference_is_a_part_of_what_was() {
         let run = |ttft: f64, wait: f64| RunReport {
-            ttft_ms: TimeSpread {
+            ttft_ms: Some(TimeSpread {
                 mean: ttft,
                 ..TimeSpread::default()
-            },
-            wait_ms: TimeSpread {
+            }),
+            wait_ms: Some(TimeSpread {
                 mean: wait,
                 ..TimeSpread::default()
-            },
+            }),
             ..RunReport::default()
         };
         let table = Accuracy::of(&run(200.0, 0.0), &run(190.0, 1.5)).table();
@@ -123,5 +127,6 @@ mod tests {
         assert_eq!(row(1), ["TTFT", "mean", "200", "190", "-5.0", "%"]);
         assert_eq!(row(2), ["TTFT", "p50", "0.00", "0.00", "none"]);
         assert_eq!(row(4), ["wait", "mean", "0.00", "1.50", "-"]);
+        assert_eq!(row(7), ["whole", "mean", "-", "-", "none"]);
     }
 }

@@ -136,8 +136,9 @@ fn is_journal(path: &Path) -> bool {
         return true;
     }
     let mut head = [0; 8];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
-    read.is_ok() && pointsman_journal::is_journal(&head)
+    let mut read = || File::open(path)?.read_exact(&mut head);
+    // What is read of a pipe is not there a second time.
+    path.is_file() && read().is_ok() && pointsman_journal::is_journal(&head)
 }
 
 fn speed_line(speed: &Speed) -> String {

@@ -65,10 +65,27 @@ fn a_file_is_known_by_its_first_line() {
     // To see what the others have without the client that floods.
     let alone = made(&with("0"), Changes::default()).len();
     assert!((30..90).contains(&alone), "{alone}");
-    let why = "servegen: flood-factor must be at least 0, not -1";
+    let why = "servegen: flood-factor must be from 0 to 1000000, not -1";
     assert!(said(&with("-1")).contains(why), "{}", said(&with("-1")));
     let said = said(&file("d.txt", "hello"));
     assert!(said.contains("it is no trace"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_there_and_cannot_be_read_is_not_taken_for_a_generator() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content, why) in [
+        ("t.jsonl.gz", &[0x1f, 0x8b, 8][..], "it is compressed: "),
+        ("t.jsonl", &[0xff][..], "it is no text: "),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        let path = path.display().to_string();
+        let said = said(&path);
+        assert!(said.starts_with(&format!("{path}: {why}")), "{said}");
+    }
+    let gone = said(&folder.path().join("gone.jsonl").display().to_string());
+    assert!(gone.starts_with("there is no trace "), "{gone}");
 }
 
 #[test]
@@ -126,7 +143,7 @@ fn lengths_have_the_mean_that_is_asked_for_however_great_it_is() {
 }
 
 #[test]
-fn keys_that_would_say_nothing_and_rates_without_requests_are_refused() {
+fn keys_that_would_say_nothing_and_numbers_that_cannot_be_are_refused() {
     for (text, why) in [
         (
             "poisson:burst-factor=30",
@@ -144,16 +161,45 @@ fn keys_that_would_say_nothing_and_rates_without_requests_are_refused() {
             "flood:output=300,output-max=200",
             "flood: output-max must be at least the mean, output=300, not 200",
         ),
-        ("poisson:rate=0", "poisson: rate must be above 0, not 0"),
-        ("agents:rate=0", "agents: rate must be above 0, not 0"),
-        ("poisson:rate=inf", "poisson: rate must be above 0, not inf"),
+        (
+            "poisson:rate=1e-9",
+            "poisson: rate must be from 0.000001 to 1000000, not 0.000000001",
+        ),
+        (
+            "agents:rate=0",
+            "agents: rate must be from 0.000001 to 1000000, not 0",
+        ),
+        (
+            "poisson:rate=inf",
+            "poisson: rate must be from 0.000001 to 1000000, not inf",
+        ),
         (
             "bursts:burst-factor=-1",
-            "bursts: burst-factor must be above 0, not -1",
+            "bursts: burst-factor must be from 0.000001 to 1000000, not -1",
+        ),
+        (
+            "flood:flood-factor=1e9",
+            "flood: flood-factor must be from 0.000001 to 1000000, not 1000000000",
         ),
         (
             "flood:flood-factor=nan",
-            "flood: flood-factor must be above 0, not NaN",
+            "flood: flood-factor must be from 0.000001 to 1000000, not NaN",
+        ),
+        (
+            "poisson:throughput=7",
+            "poisson: throughput must be from 0 to 1, not 7",
+        ),
+        (
+            "poisson:models-zipf=nan",
+            "poisson: models-zipf must be at least 0, not NaN",
+        ),
+        (
+            "agents:turns=-1",
+            "agents: turns must be from 1 to 1000000, not -1",
+        ),
+        (
+            "agents:sessions=3,turns=inf",
+            "agents: turns must be from 1 to 1000000, not inf",
         ),
     ] {
         let said = said(text);
