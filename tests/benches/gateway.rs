@@ -15,7 +15,7 @@ use pointsman_tests::gateway::{Arrivals, Load, Measured, StampServer, idle, meas
 use pointsman_tests::serving::target;
 
 /// A load with its name.
-const LOADS: [(&str, Load); 6] = [
+const LOADS: [(&str, Load); 8] = [
     ("1 KB, 1 stream", load(1 << 10, 8, Arrivals::Closed(1), 300)),
     (
         "1 KB, 64 streams",
@@ -34,8 +34,16 @@ const LOADS: [(&str, Load); 6] = [
         load(220 << 10, 8, Arrivals::Closed(1), 200),
     ),
     (
+        "220 KB, 64 streams",
+        load(220 << 10, 8, Arrivals::Closed(64), 2000),
+    ),
+    (
         "220 KB, 64 whole",
         load(220 << 10, 0, Arrivals::Closed(64), 2000),
+    ),
+    (
+        "220 KB, 200/s streams",
+        load(220 << 10, 8, Arrivals::Open(200), 1000),
     ),
 ];
 /// The load beside LiteLLM's proxy.

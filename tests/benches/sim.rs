@@ -4,7 +4,6 @@
 //! Prints a page of tables, or writes it with `--write`. With `--traces FOLDER`: the public traces too, under the names that
 //! they are published with. With `--requests N`: the first N requests of each workload alone.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -12,36 +11,28 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use pointsman_server::embedded;
-use pointsman_sim::numbers::float_len;
-use pointsman_testkit::component::component_path;
+use pointsman_tests::baseline::beside;
+use pointsman_tests::fairness::Clients;
+use pointsman_tests::lengths::{Lengths, NONE_KEPT, QUEUE_MAX};
 use pointsman_tests::overload::{
-    FullFleet, MODELS, ModelChanges, SINGLE_MODEL_FLEET, goodput, routed_by,
+    FullFleet, MODELS, ModelChanges, PATIENT, SINGLE_MODEL_FLEET, goodput, routed_by,
 };
-use pointsman_tests::simulated;
-use serde_json::Value;
+use pointsman_tests::routers::compared;
 
-/// Policies that route otherwise than the default: round robin, and Dynamo's formula with its own
-/// weights and with those that served it best on the conversation trace.
-const ROUTERS: [&str; 6] = [
-    "round-robin",
-    "least-loaded",
-    "sticky",
-    "prefix-bound",
-    "kv-cost",
-    "kv-cost,prefill-scale=16000",
-];
 const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../host/sim/RESULTS.md");
 const CONVERSATION: &str = "conversation_trace.jsonl";
 const SERVEGEN: &str = "servegen.jsonl";
+const BASELINE: &str = "dynamo_replay_baseline.csv";
 const PROFILES: [&str; 3] = ["polynomial", "smg", "llm-d"];
 /// Numbers of executors, and by how much arrivals are sped up.
 const LOADS: [(u32, u32); 4] = [(4, 1), (4, 2), (8, 1), (8, 2)];
+/// The bound on waiting where waits are measured: a day.
+const WAIT_MAX: &str = "24h";
 
 /// The rest of the first paragraph.
 const HEADING: &str = "\
 Made by `cargo xtask bench sim -- --traces FOLDER --write`; FOLDER has `conversation_trace.jsonl`, which is
-Mooncake's, and `servegen.jsonl`, clients of ServeGen's. The policies are the components that ship. Time is logical, so the figures are the same
+Mooncake's, `servegen.jsonl`, clients of ServeGen's, and `dynamo_replay_baseline.csv`, replays of Dynamo's. The policies are the components that ship. Time is logical, so the figures are the same
 on every machine.";
 
 const OVERLOAD: &str = "
@@ -84,13 +75,29 @@ const LENGTHS: &str = "
 ## Lengths of answers that nobody states
 
 Mean wait with four executors of `llm-d`: in order of arrival (`shortest-first,wait-per-token=0s`), with lengths that `shortest-first` learns from
-completions, and with lengths that clients state (`--lengths hinted`). Then the part of the way from the first to the third, and the longest wait of the
-first two. Strikes are requests that the host placed because they had waited too long. No slots are kept free (`share-reserve=0`), so that the order
-alone decides who waits. Queues of the conversation are up to a minute long, and each one's mean moves by some percent with any change: the row
-is the mean of five, at speed-ups from 1.3 to 1.7.
+completions, and with lengths that clients state (`--lengths hinted`). Then the part of the way from the first to the third, the longest wait of the
+first two, and of all three the requests that were not served, and strikes: bounds on waiting that ran out under the policies.
+";
 
-| workload | by arrival | learnt | stated | of the way | longest | strikes |
-|---|---|---|---|---|---|---|
+/// The rest of the paragraph, after the bounds of the runs.
+const LENGTHS_ALIKE: &str = "\
+So everybody waits, and the means are of the same requests; no slots are kept free for anybody; and the delay that `shortest-first` gives to long work, a
+twentieth of `--wait-max` at most, is not cut short. Queues of the conversation are up to two minutes long, and each one's mean moves by some percent
+with any change: the row is the mean of five, at speed-ups from 1.3 to 1.7.
+
+| workload | by arrival | learnt | stated | of the way | longest | not served | strikes |
+|---|---|---|---|---|---|---|---|
+";
+
+const BESIDE: &str = "
+## Beside Dynamo's router
+
+The default policies on Mooncake's conversation trace (`pointsman simulate conversation_trace.jsonl --profile polynomial --executors N --speed-up X --kv-blocks B`),
+and the best that any row of `dynamo_replay_baseline.csv` has in the same setting with Dynamo's KV router, whatever its settings, for each number on its
+own. A number is met where ours is as good. Times in ms; those replays refuse nobody.
+
+| executors, arrivals, KV blocks | hit % | TTFT mean | TTFT p95 | good % | refused here |
+|---|---|---|---|---|---|
 ";
 
 /// Arguments of the benchmark.
@@ -108,6 +115,14 @@ struct Args {
     /// Given by Cargo to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+impl Args {
+    /// The words for the first requests alone.
+    fn few(&self) -> String {
+        let few = self.requests.map(|n| format!(" --requests {n}"));
+        few.unwrap_or_default()
+    }
 }
 
 fn main() -> Result<()> {
@@ -164,6 +179,14 @@ fn traces(out: &mut dyn Write, args: &Args, folder: &Path) -> Result<()> {
             measure(out, args, [&path, CONVERSATION, &bounds])?;
         }
     }
+    let table = folder.join(BASELINE);
+    if table.exists() {
+        let table = fs::read_to_string(table)?;
+        out.write_all(BESIDE.as_bytes())?;
+        for line in beside(&table, &format!("{path}{}", args.few()))? {
+            writeln!(out, "{line}")?;
+        }
+    }
     Ok(())
 }
 
@@ -211,7 +234,7 @@ fn model_changes(out: &mut dyn Write) -> Result<()> {
     writeln!(out, "\n## Ten models on four executors that hold one\n")?;
     writeln!(
         out,
-        "`pointsman simulate {MODELS} --policy budget.wasm,wait-max=24h,surge-wait-max=24h --fleet FILE`, \
+        "`pointsman simulate {MODELS} --policy budget.wasm{PATIENT} --fleet FILE`, \
          seeds 0 to 3: no order is helped by requests that are refused. FILE is\n"
     )?;
     writeln!(out, "```toml\n{SINGLE_MODEL_FLEET}```\n")?;
@@ -277,177 +300,71 @@ fn named(settings: &str) -> String {
 fn fairness(out: &mut dyn Write, args: &Args, clients: &str) -> Result<()> {
     out.write_all(FAIRNESS.as_bytes())?;
     for profile in ["llm-d", "polynomial", "smg"] {
-        let clients = format!("{clients}:rate=60,lasting=2min,flood=19");
         let simulated = |factor: u32| {
-            let flags = format!("flood-factor={factor} --profile {profile} --executors 4");
-            Clients::simulated(args, &format!("{clients},{flags}"))
+            let workload = format!("{clients}:rate=60,lasting=2min,flood=19,flood-factor={factor}");
+            let few = args.few();
+            let fleet = format!("--profile {profile} --executors 4");
+            Clients::simulated(&format!("{workload} {fleet}{few}"))
         };
         let alone = simulated(0)?;
         for factor in [20, 60] {
-            print_flood(out, profile, factor, [&alone, &simulated(factor)?])?;
+            let it = simulated(factor)?.beside(&alone)?;
+            writeln!(
+                out,
+                "| `{profile}` | {factor} | {} | {} of {} | {:.2} | {:.2} |",
+                it.requests, it.others_finished, it.others, it.median, it.worst
+            )?;
         }
     }
-    Ok(())
-}
-
-/// Prints what a flood does to the clients that are there without it, too.
-fn print_flood(
-    out: &mut dyn Write,
-    profile: &str,
-    factor: u32,
-    [alone, flooded]: [&Clients; 2],
-) -> Result<()> {
-    let mut ratios: Vec<f64> = alone
-        .ttft_p95
-        .iter()
-        .filter_map(|(name, alone)| Some(flooded.ttft_p95.get(name)? / alone))
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    let others = || {
-        flooded
-            .finished
-            .iter()
-            .filter(|(name, _)| alone.ttft_p95.contains_key(*name))
-    };
-    let finished: u64 = others().map(|(_, [finished, _])| finished).sum();
-    let requests: u64 = others().map(|(_, [_, requests])| requests).sum();
-    let all: u64 = flooded
-        .finished
-        .values()
-        .map(|[_, requests]| requests)
-        .sum();
-    let median = ratios
-        .get(ratios.len() / 2)
-        .context("no client with enough requests")?;
-    let worst = ratios.last().context("no client with enough requests")?;
-    writeln!(
-        out,
-        "| `{profile}` | {factor} | {all} | {finished} of {requests} | {median:.2} | {worst:.2} |"
-    )?;
     Ok(())
 }
 
 /// Prints how near learnt lengths of answers come to stated ones.
 fn lengths(out: &mut dyn Write, folder: &Path) -> Result<()> {
     out.write_all(LENGTHS.as_bytes())?;
-    let flood = ["rate=150,lasting=30s"].map(|keys| format!("{SERVEGEN}:{keys}"));
+    writeln!(
+        out,
+        "All runs have `--wait-max {WAIT_MAX} --queue-max {QUEUE_MAX}`, `budget{PATIENT}` and `memory-aware{NONE_KEPT}`."
+    )?;
+    out.write_all(LENGTHS_ALIKE.as_bytes())?;
+    let clients = [format!("{SERVEGEN}:rate=150,lasting=30s")];
     let talks = ["1.3", "1.4", "1.5", "1.6", "1.7"];
     let talks = talks.map(|times| format!("{CONVERSATION} --requests 3000 --speed-up {times}"));
     let several = format!("{CONVERSATION} --requests 3000 --speed-up …");
-    for (name, workloads) in [(&flood[0], &flood[..]), (&several, &talks)] {
-        let by_arrival = Waits::over(folder, workloads, "unknown", ",wait-per-token=0s")?;
-        let learnt = Waits::over(folder, workloads, "unknown", "")?;
-        let stated = Waits::over(folder, workloads, "hinted", "")?;
-        let way = (by_arrival.mean - learnt.mean) / (by_arrival.mean - stated.mean);
+    for (name, workloads) in [(&clients[0], &clients[..]), (&several, &talks[..])] {
+        let paths = workloads.iter().map(|it| folder.join(it));
+        let paths: Vec<String> = paths.map(|it| it.display().to_string()).collect();
+        let it = Lengths::over(&paths, WAIT_MAX)?;
+        let all = [it.by_arrival, it.learnt, it.stated];
+        let unserved = listed(all.map(|it| it.unserved));
+        let strikes = listed(all.map(|it| it.strikes));
         writeln!(
             out,
-            "| `{name}` | {:.0} ms | {:.0} ms | {:.0} ms | {:.0} % | {:.0}, {:.0} ms | {} |",
-            by_arrival.mean,
-            learnt.mean,
-            stated.mean,
-            100.0 * way,
-            by_arrival.longest,
-            learnt.longest,
-            learnt.strikes,
+            "| `{name}` | {:.0} ms | {:.0} ms | {:.0} ms | {:.0} % | {:.0}, {:.0} ms | {unserved} | {strikes} |",
+            it.by_arrival.mean_ms,
+            it.learnt.mean_ms,
+            it.stated.mean_ms,
+            100.0 * it.way(),
+            it.by_arrival.longest_ms,
+            it.learnt.longest_ms,
         )?;
     }
     Ok(())
 }
 
-/// Waits for a first place in runs with `shortest-first`.
-#[derive(Debug, Default)]
-struct Waits {
-    /// The mean of the runs' means, in milliseconds.
-    mean: f64,
-    /// The longest of all, in milliseconds.
-    longest: f64,
-    strikes: u64,
-}
-
-impl Waits {
-    /// Simulates each of the workloads with these settings.
-    fn over(folder: &Path, workloads: &[String], lengths: &str, settings: &str) -> Result<Self> {
-        let mut waits = Self::default();
-        for workload in workloads {
-            let report = waited(&folder.join(workload), lengths, settings)?;
-            let number = |key: &str| report["wait_ms"][key].as_f64().context("no wait");
-            waits.mean += number("mean")? / float_len(workloads.len());
-            waits.longest = waits.longest.max(number("max")?);
-            waits.strikes += report["strikes"].as_u64().context("no strikes")?;
-        }
-        Ok(waits)
-    }
-}
-
-/// The report of a simulation with `shortest-first` and these settings.
-fn waited(workload: &Path, lengths: &str, settings: &str) -> Result<Value> {
-    let [order, router] =
-        ["shortest-first", "memory-aware"].map(|name| component_path(name).display().to_string());
-    let words = format!(
-        "{} --profile llm-d --executors 4 --wait-max 24h --lengths {lengths} --policy {order}{settings} \
-         --policy {router},share-reserve=0",
-        workload.display()
-    );
-    let defaults = embedded::policies().context("the policies are not embedded")?;
-    let mut report = simulated::json(words.split_whitespace(), defaults)?;
-    Ok(report["contenders"][0]["runs"][0]["report"].take())
-}
-
-/// The ends of each client's requests, and how soon they began.
-#[derive(Debug, Default)]
-struct Clients {
-    /// The p95 of TTFT, in milliseconds, of clients with enough requests to have one.
-    ttft_p95: BTreeMap<String, f64>,
-    /// Requests that finished, and all.
-    finished: BTreeMap<String, [u64; 2]>,
-}
-
-impl Clients {
-    fn simulated(args: &Args, workload: &str) -> Result<Self> {
-        const REQUESTS_MIN: u64 = 20;
-        let few = args.requests.map(|n| format!(" --requests {n}"));
-        let words = format!("{workload}{}", few.unwrap_or_default());
-        let defaults = embedded::policies().context("the policies are not embedded")?;
-        let report = simulated::json(words.split_whitespace(), defaults)?;
-        let tenants = &report["contenders"][0]["runs"][0]["report"]["tenants"];
-        let mut clients = Self::default();
-        for tenant in tenants.as_array().context("no tenants")? {
-            let name = tenant["name"].as_str().context("no name")?;
-            let count = |key: &str| tenant[key].as_u64().context("no count");
-            let [finished, requests] = [count("finished")?, count("requests")?];
-            clients
-                .finished
-                .insert(name.to_owned(), [finished, requests]);
-            if requests >= REQUESTS_MIN {
-                let p95 = tenant["ttft_ms"]["p95"].as_f64().context("no p95")?;
-                clients.ttft_p95.insert(name.to_owned(), p95);
-            }
-        }
-        Ok(clients)
-    }
+/// Counts as a table shows them.
+fn listed(counts: [u64; 3]) -> String {
+    counts.map(|count| count.to_string()).join(", ")
 }
 
 /// Makes one simulation, and prints its command, with the workload as `shown`, and its table.
 fn measure(out: &mut dyn Write, args: &Args, [workload, shown, bounds]: [&str; 3]) -> Result<()> {
-    let few = args.requests.map(|n| format!(" --requests {n}"));
-    let few = few.unwrap_or_default();
-    let routers = ROUTERS.map(|router| {
-        let (name, settings) = router.split_once(',').unwrap_or((router, ""));
-        let path = component_path(name).display().to_string();
-        if settings.is_empty() {
-            path
-        } else {
-            format!("{path},{settings}")
-        }
-    });
+    let few = args.few();
     writeln!(
         out,
         "\n```text\n$ pointsman simulate {shown}{bounds}{few} --compare …"
     )?;
-    let words = format!("{workload}{bounds}{few} --compare");
-    let routers = routers.iter().map(String::as_str);
-    let defaults = embedded::policies().context("the policies are not embedded")?;
-    let table = simulated::said(words.split_whitespace().chain(routers), defaults)?;
+    let table = compared(&format!("{workload}{bounds}{few}"))?;
     write!(out, "{}", table.replace(workload, shown))?;
     writeln!(out, "```")?;
     Ok(())

@@ -26,8 +26,19 @@ pub struct Used<'a> {
     pub path: &'static str,
     /// The width in which the page is shown, in pixels.
     pub width: u32,
+    /// The colours that the reader wants.
+    pub scheme: ColorScheme,
     /// JavaScript at the end of the page.
     pub script: &'a str,
+}
+
+/// The colours in which a reader wants pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColorScheme {
+    /// Dark text on a light page.
+    Light,
+    /// The other way round.
+    Dark,
 }
 
 /// The page's elements after its scripts have run for a few seconds.
@@ -35,6 +46,15 @@ pub struct Used<'a> {
 /// # Errors
 /// If there is no browser, or it does not show the page.
 pub async fn shown(url: &str) -> Result<String> {
+    shown_in(ColorScheme::Light, url).await
+}
+
+async fn shown_in(scheme: ColorScheme, url: &str) -> Result<String> {
+    // The browser's numbers of the two.
+    let scheme = match scheme {
+        ColorScheme::Light => 1,
+        ColorScheme::Dark => 0,
+    };
     let profile = tempfile::tempdir()?;
     let mut browser = Command::new(program());
     browser
@@ -50,6 +70,7 @@ pub async fn shown(url: &str) -> Result<String> {
             "--disable-extensions",
         ])
         .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
         .args(["--virtual-time-budget=4000", "--dump-dom"])
         .arg(url)
         .kill_on_drop(true);
@@ -105,7 +126,7 @@ pub async fn used(server: SocketAddr, used: Used<'_>) -> Result<String> {
     let url = format!("http://{}/frame", listener.local_addr()?);
     let mut open = JoinSet::new();
     open.spawn(door.keep(listener));
-    shown(&url).await
+    shown_in(used.scheme, &url).await
 }
 
 /// Has the frame show the elements of the page in it, which are no elements of its own.

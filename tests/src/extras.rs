@@ -22,6 +22,8 @@ const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/clients");
 pub struct ClientScript {
     interpreter: PathBuf,
     script: PathBuf,
+    /// Further arguments.
+    words: &'static [&'static str],
 }
 
 /// The folder of a program that tests are run with on demand; absent: this run is without it, which
@@ -56,7 +58,16 @@ impl ClientScript {
         Self::of_python("openai_chat.py")
     }
 
-    /// The same, which has models call tools.
+    /// The same, which asks for no more than chats, as a server of others takes them.
+    #[must_use]
+    pub fn python_chats() -> Self {
+        Self {
+            words: &["chats"],
+            ..Self::python()
+        }
+    }
+
+    /// The official `openai` client for Python, which has models call tools.
     #[must_use]
     pub fn python_tools() -> Self {
         Self::of_python("openai_tools.py")
@@ -66,6 +77,7 @@ impl ClientScript {
         Self {
             interpreter: target().join("python/bin/python"),
             script: Path::new(SCRIPTS).join(script),
+            words: &[],
         }
     }
 
@@ -75,6 +87,7 @@ impl ClientScript {
         Self {
             interpreter: PathBuf::from("node"),
             script: target().join("node/openai_chat.mjs"),
+            words: &[],
         }
     }
 
@@ -85,6 +98,7 @@ impl ClientScript {
         Some(Self {
             interpreter: folder.join("bin/python"),
             script: Path::new(SCRIPTS).join("frameworks.py"),
+            words: &[],
         })
     }
 
@@ -97,6 +111,7 @@ impl ClientScript {
             .arg(&self.script)
             .arg(format!("http://{}/v1", serving.server.addr()))
             .arg(GOLDEN)
+            .args(self.words)
             .output()
             .await
             .with_context(|| format!("{}: run `cargo xtask test`", self.interpreter.display()))?;

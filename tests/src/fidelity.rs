@@ -14,7 +14,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use pointsman_config::{BackendConfig, JournalPlace};
 use pointsman_driver::provider::{ModelConfig, ModelSource};
-use pointsman_server::embedded;
 use pointsman_sim::draws::Draws;
 use pointsman_sim::latency::LatencyProfile;
 use pointsman_sim::numbers::{float_len, whole_at_least};
@@ -241,12 +240,9 @@ pub async fn of_mocks(load: Load) -> Result<Fidelity> {
         "{} --executors {MOCKS} --profile llm-d --sequences {PLACES} --slots {PLACES} --lengths known",
         trace.display()
     );
-    let defaults = embedded::policies().context("the policies are not embedded")?;
-    let report = simulated::json(flags.split_whitespace(), defaults)?;
-    let report = &report["contenders"][0]["runs"][0]["report"];
     Ok(Fidelity {
         measured,
-        simulated: Spread::of_report(report)?,
+        simulated: Spread::of_report(&simulated::report(&flags)?)?,
     })
 }
 

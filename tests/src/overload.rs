@@ -4,11 +4,9 @@
 use std::fs;
 
 use anyhow::{Context as _, Result};
-use pointsman_server::embedded;
-use pointsman_testkit::component::component_path;
 use serde_json::{Value, json};
 
-use crate::simulated;
+use crate::simulated::{policy, report};
 
 /// Seconds for which requests arrive.
 const LASTING: u32 = 100;
@@ -124,11 +122,13 @@ impl ModelChanges {
     }
 }
 
-/// Words for a router with settings, `,key=value` each, and for admission that has everybody wait: no order is helped by the requests
-/// that are refused behind it.
+/// Settings of `budget` that have everybody wait: no order is helped by the requests that are refused behind it.
+pub const PATIENT: &str = ",wait-max=24h,surge-wait-max=24h,share-wait-max=24h";
+
+/// Words for a router with settings, `,key=value` each, and for admission that is [`PATIENT`].
 #[must_use]
 pub fn routed_by(router: &str, settings: &str) -> String {
-    policy(router, settings) + &policy("budget", ",wait-max=24h,surge-wait-max=24h")
+    policy(router, settings) + &policy("budget", PATIENT)
 }
 
 /// The workload of [`ModelChanges`].
@@ -167,19 +167,7 @@ fn urgent() -> impl Iterator<Item = Value> {
     })
 }
 
-/// The words that have a policy that ships decide, with settings, `,key=value` each.
-fn policy(name: &str, settings: &str) -> String {
-    format!(" --policy {}{settings}", component_path(name).display())
-}
-
 /// The report of one run over a profile, with further words.
 fn simulate(workload: &str, profile: &str) -> Result<Value> {
     report(&format!("{workload} --profile {profile}"))
-}
-
-/// The report of one run.
-fn report(words: &str) -> Result<Value> {
-    let defaults = embedded::policies().context("the policies are not embedded")?;
-    let mut report = simulated::json(words.split_whitespace(), defaults)?;
-    Ok(report["contenders"][0]["runs"][0]["report"].take())
 }

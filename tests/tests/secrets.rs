@@ -131,11 +131,26 @@ async fn be_added(operator: Client, elsewhere: &MockBackend) -> Result<&'static 
     ensure!(refused.status == 400, "{:?}", refused.json());
     let added = operator.post("/admin/executors", &order).await?;
     ensure!(added.status == 201, "{:?}", added.json());
-    let is_sent = |seen: &Seen| seen.headers.contains_key("x-zqx7-added");
-    while !elsewhere.seen("/v1/models").iter().any(is_sent) {
+    let path = "/admin/executors/added";
+    while operator.get(path).await?.json()?["models"] != json!(["elsewhere"]) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    Ok("/admin/executors/added")
+    elsewhere.does(Conduct::Answers(3));
+    let mut body = chat(PROMPT);
+    body["model"] = json!("elsewhere");
+    body["pointsman"] = json!({"executors": ["added"]});
+    let client = operator.with_key(KEY).for_others();
+    let served = client.post(CHAT, &body).await?;
+    ensure!(served.status == 200, "{:?}", served.json());
+    for asked in ["/v1/models", CHAT] {
+        let is_sent = |seen: &Seen| {
+            let key = seen.headers.get("authorization");
+            seen.headers.contains_key("x-zqx7-added")
+                && key.is_some_and(|key| key.ends_with("zqx7-added-key"))
+        };
+        ensure!(elsewhere.seen(asked).iter().any(is_sent), "{asked}");
+    }
+    Ok(path)
 }
 
 /// Sends requests that a server elsewhere answers, turns back, fails, and breaks off.

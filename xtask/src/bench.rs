@@ -101,7 +101,54 @@ fn names(folder: &Path) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::workspace::Kind;
+
     use super::*;
+
+    fn table(path: &Path) -> toml::Table {
+        toml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    /// The packages that one in a lock depends on.
+    fn locked(entry: &toml::Value) -> BTreeSet<String> {
+        let list = entry.get("dependencies").and_then(toml::Value::as_array);
+        let name = |it: &toml::Value| it.as_str()?.split(' ').next().map(str::to_owned);
+        list.into_iter().flatten().filter_map(name).collect()
+    }
+
+    /// The dependencies of a manifest that can be left out. A lock has those of them that are turned on.
+    fn optional(manifest: &toml::Table) -> BTreeSet<String> {
+        let list = manifest.get("dependencies").and_then(toml::Value::as_table);
+        let list = list.into_iter().flatten();
+        let optional = list.filter(|(_, it)| it.get("optional").is_some());
+        optional.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The dependencies of our crates that the lock of a benchmark apart lacks, or has without need.
+    fn out_of_step(workspace: &Workspace, folder: &str) -> Vec<String> {
+        let lock = table(&workspace.root.join(folder).join("Cargo.lock"));
+        let mut packages = workspace.packages().unwrap();
+        packages.push(workspace.package(folder).unwrap());
+        let mut found = Vec::new();
+        for package in packages {
+            let name = package.name.as_str();
+            let mut entries = lock["package"].as_array().unwrap().iter();
+            let Some(entry) = entries.find(|entry| entry["name"].as_str() == Some(name)) else {
+                continue;
+            };
+            let manifest = workspace.root.join(&package.folder).join(MANIFEST);
+            let (has, optional) = (locked(entry), optional(&table(&manifest)));
+            let needs = package.dependencies.iter();
+            let needs = needs.filter(|it| it.kind == Kind::Normal);
+            let needs: BTreeSet<String> = needs.map(|it| it.name.clone()).collect();
+            let lacks = needs.difference(&has).filter(|it| !optional.contains(*it));
+            found.extend(lacks.map(|it| format!("{name} lacks {it}")));
+            found.extend(has.difference(&needs).map(|it| format!("{name} has {it}")));
+        }
+        found
+    }
 
     #[test]
     fn an_unknown_benchmark_is_refused_with_the_known_ones() {
@@ -138,6 +185,19 @@ mod tests {
         assert_eq!(value, Some(workspace.target.as_os_str()));
         let benches = workspace.target.join("benches");
         assert!(command.get_args().any(|arg| arg == benches));
+    }
+
+    /// Such a benchmark is run with its lock as it is.
+    #[test]
+    fn the_lock_of_a_benchmark_apart_is_in_step_with_our_crates() {
+        let workspace = Workspace::here().unwrap();
+        let folders = workspace.folders(FOLDER).unwrap();
+        assert!(!folders.is_empty());
+        for folder in folders {
+            let found = out_of_step(&workspace, &folder);
+            let mend = format!("cargo update --workspace --manifest-path {folder}/{MANIFEST}");
+            assert!(found.is_empty(), "{found:?}: {mend}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ pointsman_sdk::reasons! {
         Room = "there is room",
         Parked = "the queue is full: waits outside",
         Full = "the queue is full",
-        Displaced = "the queue is full: takes the place of the oldest less urgent",
+        Displaced = "the queue is full: takes the place of the oldest that is no more urgent",
         LeastUrgent = "the queue is full of more urgent requests",
         Background = "the queue is full, and it would not wait",
         Saturated = "every executor that could take it is saturated, and it would not wait",

@@ -46,7 +46,7 @@ fn drained(config: &mut Config, executors: Vec<ExecutorConfig>) {
 async fn no_executor_is_drained_that_alone_serves_the_model_there() -> Result<()> {
     let gate = Gate::default();
     let tune = |config: &mut Config| {
-        drained(config, vec![of_one("a", 3, &["demo", "second"])]);
+        drained(config, vec![of_one("a", 4, &["demo", "second"])]);
     };
     let serving = Serving::start_with(tune, gate.backends()).await?;
     let client = serving.client;
@@ -57,15 +57,20 @@ async fn no_executor_is_drained_that_alone_serves_the_model_there() -> Result<()
     serving.load_until(|load| load.queued == 1).await?;
     let (refilled, second) = places(client, || one("demo")).await?;
     ensure!(refilled == "a", "{refilled}");
-    // With another that serves it `a` is left to run empty: `b` takes one, and the next one waits.
+    // Another one that takes nothing does not serve it.
     let table = json!({"models": ["demo"], "executor": "b", "slots": 1});
     order(client, "/admin/executors", &table).await?;
+    order(client, "/admin/executors/b/drain", &json!({})).await?;
+    let (refilled, more) = places(client, || one("demo")).await?;
+    ensure!(refilled == "a", "{refilled}");
+    // With one that does `a` is left to run empty: `b` takes one, and the next one waits.
+    order(client, "/admin/executors/b/resume", &json!({})).await?;
     let (placed, third) = places(client, || one("demo")).await?;
     ensure!(placed == "b", "{placed}");
     let waits = one("demo");
     serving.load_until(|load| load.queued == 2).await?;
     gate.allow("a", 1000);
-    for task in [first, second, cold] {
+    for task in [first, second, more, cold] {
         task.await??;
     }
     gate.open();

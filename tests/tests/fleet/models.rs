@@ -144,16 +144,25 @@ async fn an_executor_for_several_models_is_added_while_the_host_runs() -> Result
     .await?;
     let client = serving.client;
     let table = json!({
-        "models": ["second", "demo"], "executor": "both", "models-max": 1,
-        "model-unload-delay-ms": 5,
+        "models": ["second", "demo"], "executor": "both", "models-max": 1, "queue": 2,
+        "model-unload-delay-ms": 3_600_000,
     });
     let added = order(client, "/admin/executors", &table).await?;
     ensure!(added["models"] == json!(["second", "demo"]), "{added}");
-    ensure!(added["models_max"] == 1, "{added}");
+    ensure!(
+        added["models_max"] == 1 && added["queue_max"] == 2,
+        "{added}"
+    );
     for model in ["demo", "second"] {
         let placed = asked(client, ask(model, json!({"executors": ["both"]}))).await??;
         ensure!(placed == "both", "{placed}");
     }
+    let both = get(client, "/admin/executors/both").await?;
+    let warm = &both["models_present"][0];
+    ensure!(
+        warm["model"] == "second" && warm["warm_until_micros"].as_u64() > Some(3_600_000_000),
+        "{both}"
+    );
     for (table, said) in [
         (json!({"models": ["demo"]}), "`executor` is missing"),
         (
@@ -194,7 +203,12 @@ async fn an_executor_for_several_models_is_added_while_the_host_runs() -> Result
 
 #[tokio::test]
 async fn a_model_has_at_most_as_many_requests_running_as_its_limit() -> Result<()> {
-    let serving = Serving::start(|config| config.local.models[0].running_max = Some(1)).await?;
+    // The limit is of the model, and not of each executor.
+    let serving = Serving::start(|config| {
+        config.local.models[0].running_max = Some(1);
+        config.local.executors.push(executor("more", &["demo"]));
+    })
+    .await?;
     let client = serving.client;
     let stream = running(client, endless("demo", json!({}))).await?;
     let waiting = asked(client, ask("demo", json!({})));
@@ -203,7 +217,7 @@ async fn a_model_has_at_most_as_many_requests_running_as_its_limit() -> Result<(
     let model = &models["models"][0];
     for (field, value) in [
         ("name", json!("demo")),
-        ("executors", json!(["cpu0/demo"])),
+        ("executors", json!(["cpu0/demo", "more"])),
         ("running_max", json!(1)),
         ("running", json!(1)),
         ("waiting", json!(1)),

@@ -130,7 +130,7 @@ async fn an_executors_queue_starts_latency_critical_requests_first() -> Result<(
     let serving = Serving::start(|config| {
         config.local.executors[0].terms = ExecutorTerms {
             slots: 1,
-            queue: 2,
+            queue: 1,
             ..ExecutorTerms::default()
         };
     })
@@ -140,7 +140,7 @@ async fn an_executors_queue_starts_latency_critical_requests_first() -> Result<(
     let line = Line::new(client);
     for (at, class) in ["throughput", "latency-critical"].into_iter().enumerate() {
         line.join(class, json!({"class": class}));
-        // Each waits at the executor, in its class's own queue.
+        // Each waits at the executor, in its class's own queue, which has room for one.
         let listed = |listed: &Value| listed["executors"][0]["queued"] == at + 1;
         super::until(client, "/admin/executors", listed).await?;
     }

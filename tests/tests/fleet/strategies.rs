@@ -206,6 +206,13 @@ async fn the_first_request_of_a_cold_model_does_not_wait_for_a_warm_one() -> Res
     .await?;
     // Where there is no bonus it would wait for an hour (`a_model_stays_loaded_for_the_unload_delay…`).
     ensure!(asked(client, ask("second", json!({}))).await?? == "both");
+    // It ended the hold.
+    let listed = get(client, "/admin/executors").await?;
+    let present = &listed["executors"][0]["models_present"];
+    ensure!(
+        present[0]["model"] == "second" && present[1].is_null(),
+        "{listed}"
+    );
     over(serving).await
 }
 

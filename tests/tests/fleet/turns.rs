@@ -4,15 +4,15 @@
 use anyhow::{Context, Result, ensure};
 use pointsman_config::{Config, PrefixCache, UnnamedModel};
 use pointsman_core::Micros;
-use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms};
+use pointsman_driver::provider::{ExecutorConfig, ExecutorTerms, ModelConfig, ModelSource};
 use pointsman_tests::client::{Answer, Client};
 use pointsman_tests::gate::Gate;
 use pointsman_tests::serving::{Serving, set};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::pools::{answered, completed, of_blocks, places};
-use super::{executor, order, over, second};
+use super::pools::{BLOCK, answered, completed, of_blocks, places};
+use super::{active, executor, folder, get, order, over, second};
 
 const HOUR: Micros = Micros(3_600_000_000);
 
@@ -53,8 +53,9 @@ async fn decisions(serving: &Serving, gate: &Gate, bodies: [Value; 2]) -> Result
     Ok([decision(earlier).await?, decision(later).await?])
 }
 
-#[tokio::test]
-async fn a_model_is_warm_though_no_slot_is_free_where_it_is() -> Result<()> {
+/// The decisions about a request of the demo model, which runs on an executor without a free slot, and about a later one of
+/// `second`, which runs nowhere, where the executor was given these orders.
+async fn while_one_is_full(orders: &[&str]) -> Result<[u64; 2]> {
     let gate = Gate::default();
     let tune = |config: &mut Config| {
         config.local.models.push(second());
@@ -67,10 +68,65 @@ async fn a_model_is_warm_though_no_slot_is_free_where_it_is() -> Result<()> {
     let one = |model: &str| of_blocks(1, model, &json!({}));
     let on_full = of_blocks(1, "demo", &json!({"executors": ["full"]}));
     let (_, running) = places(client, || completed(client, on_full)).await?;
-    // If it were cold the older one would go first.
-    let [warm, cold] = decisions(&serving, &gate, [one("demo"), one("second")]).await?;
-    ensure!(cold < warm, "{cold} is after {warm}");
+    for name in orders {
+        let path = format!("/admin/executors/full/{name}");
+        order(client, &path, &json!({})).await?;
+    }
+    let decided = decisions(&serving, &gate, [one("demo"), one("second")]).await?;
     running.await??;
+    over(serving).await?;
+    Ok(decided)
+}
+
+#[tokio::test]
+async fn a_model_is_warm_though_no_slot_is_free_where_it_is() -> Result<()> {
+    // If it were cold the older one would go first.
+    let [warm, cold] = while_one_is_full(&[]).await?;
+    ensure!(cold < warm, "{cold} is after {warm}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_model_is_not_warm_that_runs_only_where_nothing_new_is_taken() -> Result<()> {
+    let [earlier, later] = while_one_is_full(&["drain"]).await?;
+    ensure!(earlier < later, "{earlier} is after {later}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_the_first_request_of_a_cold_model_finds_no_room_the_next_one_starts_it() -> Result<()>
+{
+    let gate = Gate::default();
+    let tune = |config: &mut Config| {
+        let third = ModelConfig::new("third", ModelSource::Path(folder()));
+        config.local.models.extend([second(), third]);
+        let mut free = executor("free", &["demo", "second", "third"]);
+        free.terms.slots = 2;
+        config.local.executors = vec![of_one_slot("full", &["demo"]), free];
+        config.local.devices[0].kv_bytes = Some(20 * BLOCK);
+        config.http.prefix_cache = PrefixCache::Off;
+    };
+    let serving = Serving::start_with(tune, gate.backends()).await?;
+    let client = serving.client;
+    gate.shut();
+    let on_full = of_blocks(1, "demo", &json!({"executors": ["full"]}));
+    let (_, running) = places(client, || completed(client, on_full)).await?;
+    order(client, "/admin/executors/free/drain", &json!({})).await?;
+    // The warm model's came first. Each of the others has room alone, but the two large ones have none together.
+    let waiting = [(1, "demo"), (10, "second"), (10, "third"), (1, "third")];
+    let mut sent = vec![running];
+    for (queued, (blocks, model)) in (1..).zip(waiting) {
+        sent.push(completed(client, of_blocks(blocks, model, &json!({}))));
+        serving.load_until(|load| load.queued == queued).await?;
+    }
+    order(client, "/admin/executors/free/resume", &json!({})).await?;
+    serving.load_until(|load| load.queued == 2).await?;
+    let listed = get(client, "/admin/executors").await?;
+    ensure!(active(&listed, 1) == ["second", "third"], "{listed}");
+    gate.open();
+    for task in sent {
+        task.await??;
+    }
     over(serving).await
 }
 

@@ -1,6 +1,7 @@
 //! The monitor page as a browser shows it: headless Chromium, against a server with traffic.
 
 mod lasting;
+mod looks;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,13 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use pointsman_config::TenantConfig;
 use pointsman_driver::quota::TenantLimits;
-use pointsman_lifecycle::report::{ReconcilerReport, TransactionOutcome};
-use pointsman_notation::Secret;
+use pointsman_lifecycle::report::ReconcilerReport;
+use pointsman_notation::{Secret, Time};
 use pointsman_tests::PATIENCE;
-use pointsman_tests::browser::{Used, shown, used};
+use pointsman_tests::browser::{ColorScheme, Used, shown, used};
 use pointsman_tests::client::streamed_chat;
 use pointsman_tests::load::LoadGenerator;
-use pointsman_tests::serving::{Serving, component, holds};
+use pointsman_tests::serving::{Serving, holds};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -70,12 +71,67 @@ fn grouped(number: &Value) -> String {
     grouped
 }
 
+/// A measured time as the page writes it.
+fn measured(micros: &Value) -> String {
+    let time = Time::from_micros(micros.as_u64().unwrap_or_default());
+    format!("{time:.1}")
+}
+
+/// A part in thousandths as the page writes it.
+fn percent(permille: &Value) -> String {
+    match permille.as_u64() {
+        None => "–".to_owned(),
+        Some(part) if part < 1000 => format!("{}.{} %", part / 10, part % 10),
+        Some(part) => format!("{} %", part / 10),
+    }
+}
+
 fn sum(counts: &Value) -> u64 {
     let counts = counts.as_object().into_iter().flatten();
     counts.filter_map(|(_, count)| count.as_u64()).sum()
 }
 
-/// Checks that the page shows the numbers of the host, its executors and models.
+/// Checks that the page shows what became of the requests on the executor.
+fn check_executor(dom: &str, data: &Value) -> Result<()> {
+    let (executor, activity) = (&data["executors"][0], &data["activity"][0]);
+    let row = "data-executor=\"cpu0/demo\"";
+    for (name, wanted) in [
+        ("placed", grouped(&executor["placed_total"])),
+        ("slots", "0 / 8".to_owned()),
+        ("models", "demo".to_owned()),
+        ("served", grouped(&activity["served"])),
+        ("mean", measured(&activity["mean_micros"])),
+        ("sessions", percent(&activity["session_hit_permille"])),
+    ] {
+        let shown = cell(dom, row, name)?;
+        ensure!(
+            shown == wanted && shown != "–",
+            "{name}: {shown} is not {wanted}"
+        );
+    }
+    // Its part of all that were served is below their number.
+    let (_, from) = dom.split_once(row).context("no row")?;
+    let (_, from) = from
+        .split_once("data-f=\"served\"")
+        .context("no requests")?;
+    ensure!(text(from, "<small")? == percent(&activity["share_permille"]));
+    // Since the numbers were asked for it was idle.
+    let shown = cell(dom, row, "utilisation")?;
+    let shown: f64 = shown.trim_end_matches(" %").parse()?;
+    let before = activity["utilisation_permille"].as_f64().context("idle")?;
+    ensure!(
+        shown > 0.0 && shown <= before / 10.0,
+        "{shown} after {before}"
+    );
+    let report = cell(dom, row, "report")?;
+    ensure!(
+        report.ends_with(" ago") && !report.starts_with('0'),
+        "{report}"
+    );
+    Ok(())
+}
+
+/// Checks that the page shows the numbers of the host and its models.
 fn check_host(dom: &str, data: &Value) -> Result<()> {
     let load = &data["load"];
     for key in [
@@ -100,11 +156,6 @@ fn check_host(dom: &str, data: &Value) -> Result<()> {
         text(dom, "id=\"generated_tokens\"")? == tokens,
         "{tokens}: {dom}"
     );
-    let row = "data-executor=\"cpu0/demo\"";
-    ensure!(cell(dom, row, "placed")? == grouped(&executor["placed_total"]));
-    ensure!(cell(dom, row, "slots")? == "0 / 8");
-    ensure!(cell(dom, row, "models")? == "demo");
-    ensure!(cell(dom, row, "served")? == grouped(&data["activity"][0]["served"]));
     for (key, number) in [
         ("finished", &data["totals"]["finished"]),
         ("arrived", &data["totals"]["arrived"]),
@@ -120,6 +171,11 @@ fn check_host(dom: &str, data: &Value) -> Result<()> {
         let shown = cell(dom, "data-model=\"demo\"", name)?;
         ensure!(shown == grouped(&model[number]), "{name}: {shown}");
     }
+    Ok(())
+}
+
+/// Checks that the page shows how long requests waited, and the minutes of the last hour.
+fn check_times(dom: &str, data: &Value) -> Result<()> {
     for (id, times) in [("wait", "queue_wait"), ("ttft", "first_token")] {
         let count = &data["recent"][times]["count"];
         let said = text(dom, &format!("id=\"{id}-text\""))?;
@@ -128,6 +184,13 @@ fn check_host(dom: &str, data: &Value) -> Result<()> {
             "{said}"
         );
     }
+    let part = |part: &str| measured(&data["queue_wait"][format!("{part}_micros")]);
+    let [p10, mean, p90] = ["p10", "mean", "p90"].map(part);
+    let hour = text(dom, "id=\"wait-hour\"")?;
+    ensure!(
+        hour == format!("in the last hour p10 {p10}, mean {mean}, p90 {p90}"),
+        "{hour}"
+    );
     for part in ["p50", "p95"] {
         let shown = text(dom, &format!("id=\"ttft-{part}\""))?;
         ensure!(shown.ends_with('s') && shown != "0s", "{part}: {shown}");
@@ -246,6 +309,7 @@ async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data()
         let mut body = streamed_chat("Hello");
         body["max_tokens"] = json!(64);
         body["ignore_eos"] = json!(true);
+        body["pointsman"] = json!({"session": "ann"});
         body
     });
     serving
@@ -272,6 +336,8 @@ async fn the_page_shows_under_traffic_and_after_it_the_numbers_of_monitor_data()
     let data = settled(&serving).await?;
     let dom = shown(&url).await?;
     check_host(&dom, &data)?;
+    check_executor(&dom, &data)?;
+    check_times(&dom, &data)?;
     check_requests(&dom, &data)?;
     check_policies(&dom, &data)?;
     serving.server.stop().await?;
@@ -393,6 +459,7 @@ async fn ejecting_beside(
     let page = Used {
         path: "/monitor",
         width: 1280,
+        scheme: ColorScheme::Light,
         script: &script,
     };
     let dom = used(serving.server.addr(), page).await?;
@@ -458,112 +525,6 @@ async fn the_key_for_questions_ejects_nothing_and_the_page_says_so() -> Result<(
     ensure!(said == sentence, "{said}");
     ensure!(mine_routes(&serving.server.reports().borrow()));
     ensure!(!dom.contains("data-eject=\""), "{dom}");
-    serving.server.stop().await?;
-    Ok(())
-}
-
-/// Has a shadow that works and one that faults, and serves until it has.
-async fn shadowed(serving: &Serving) -> Result<()> {
-    let faulting = "outrage = 'trap'\ncalls = ['route']\ngood-calls = 100\n";
-    for (name, made, settings) in [
-        ("calm-shadow", "round-robin", ""),
-        ("faulty-shadow", "test/hostile", faulting),
-    ] {
-        let sidecar = format!("mode = 'shadow'\n[settings]\n{settings}");
-        serving.drop_in(&format!("{name}.toml"), sidecar.as_bytes())?;
-        serving.drop_in(&format!("{name}.wasm"), &component(made)?)?;
-    }
-    let shadows = |report: &ReconcilerReport| {
-        let made = report.transactions.iter();
-        let made = made.filter(|made| matches!(made.outcome, TransactionOutcome::Shadow(_)));
-        made.count() == 2
-    };
-    serving.report_until(shadows).await?;
-    let mut body = streamed_chat("Hello");
-    body["max_tokens"] = json!(1);
-    let load = LoadGenerator::start(serving.client, 8, move |_| body.clone());
-    let faulted = timeout(PATIENCE, async {
-        loop {
-            let listed = serving.client.get("/admin/policies").await?.json()?;
-            let shadows = listed["shadows"].as_array().context("no shadows")?;
-            if shadows
-                .iter()
-                .any(|shadow| shadow["fault_last"].is_object())
-            {
-                return anyhow::Ok(());
-            }
-            sleep(LOOK).await;
-        }
-    });
-    faulted.await.context("it never faults")??;
-    load.stop().await?;
-    serving.idle().await?;
-    Ok(())
-}
-
-/// Notes faults of the layout in `data-broken`: words that are broken, and text that is wider than its place.
-const LAYOUT: &str = r"
-const visible = (it) => it.checkVisibility() && it.getClientRects().length > 0;
-const broken = () => {
-  const found = [], range = document.createRange();
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = texts.nextNode(); node; node = texts.nextNode()) {
-    if (!visible(node.parentElement)) continue;
-    for (const word of node.data.matchAll(/[\p{L}\p{N}_.,%]+/gu)) {
-      range.setStart(node, word.index);
-      range.setEnd(node, word.index + word[0].length);
-      const lines = new Set([...range.getClientRects()].map((it) => Math.round(it.top)));
-      if (lines.size > 1) found.push('broken: ' + word[0]);
-    }
-  }
-  for (const it of document.querySelectorAll('main *, header, .notice'))
-    if (visible(it) && getComputedStyle(it).overflowX === 'visible' && it.scrollWidth > it.clientWidth + 1
-      && getComputedStyle(it).display !== 'inline') found.push('too wide: ' + it.outerHTML.slice(0, 120));
-  if (document.documentElement.scrollWidth > innerWidth) found.push('the page scrolls sideways');
-  return found;
-};
-until(() => document.body.dataset.at && document.querySelector('[data-ended] summary'), (summary) => {
-  for (const it of [summary, ...document.querySelectorAll('[data-fault] summary, [data-policy] summary')]) it.click();
-  until(() => document.querySelector('#requests ol li'), () => {
-    document.body.dataset.width = innerWidth;
-    document.body.dataset.broken = broken().join('; ');
-  });
-});";
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn faults_and_shadows_are_shown_and_nothing_breaks_on_a_phone() -> Result<()> {
-    let serving = Serving::start(|_| {}).await?;
-    shadowed(&serving).await?;
-    for width in [390, 1280] {
-        let script = format!("{UNTIL}{LAYOUT}");
-        let page = Used {
-            path: "/monitor",
-            width,
-            script: &script,
-        };
-        let dom = used(serving.server.addr(), page).await?;
-        ensure!(dom.contains(&format!("data-width=\"{width}\"")), "{dom}");
-        ensure!(dom.contains("data-broken=\"\""), "{dom}");
-        // The decision about a request, step by step.
-        let (_, steps) = dom.split_once("<ol>").context("no steps")?;
-        ensure!(steps.contains(">admission: budget says admit<"), "{steps}");
-        // Beside the shadow's time stands that of the policy in force.
-        let calm = "data-shadow=\"calm-shadow\"";
-        ensure!(cell(&dom, calm, "in-force")? == "memory-aware", "{dom}");
-        for time in ["latency", "latency-in-force"] {
-            let shown = cell(&dom, calm, time)?;
-            ensure!(shown.contains("s / "), "{time}: {shown}");
-        }
-        // A fault is a line, and its trace is behind a click.
-        let fault = "data-fault=\"faulty-shadow, a shadow\"";
-        let (_, fault) = dom.split_once(fault).context("no fault")?;
-        let (fault, _) = fault.split_once("</tr>").context("a row does not end")?;
-        ensure!(
-            text(fault, "<summary")?.contains("as it was told"),
-            "{fault}"
-        );
-        ensure!(text(fault, "<pre")?.contains("route"), "{fault}");
-    }
     serving.server.stop().await?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use pointsman_tests::overload::FullFleet;
 use pointsman_tests::serving::{Serving, backend_at, set};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::task;
+use tokio::task::{self, JoinHandle};
 
 /// Leaves one slot and one place in the queue.
 fn small(config: &mut Config) {
@@ -34,6 +34,13 @@ async fn a_full_queue_is_a_429_that_says_when_to_come_back() -> Result<()> {
     let client = serving.client;
     let queued = task::spawn(async move { client.stream(&long()).await });
     serving.load_until(|load| load.queued == 1).await?;
+    // It waits in the host's queue: the executor has none, and is never saturated, however full.
+    let listed = client.get("/admin/executors").await?.json()?;
+    let executor = &listed["executors"][0];
+    ensure!(
+        executor["slots_used"] == 1 && executor["saturated"] == false,
+        "{listed}"
+    );
     let answer = serving.client.chat("Hello").await?;
     ensure!(answer.status == 429, "{answer:?}");
     ensure!(answer.header("retry-after") == "1", "{answer:?}");
@@ -57,28 +64,35 @@ async fn said(client: Client) -> Result<(u16, String)> {
 }
 
 /// Has a server whose slot and queue are full treat one more request by `overflow`. Returns what the
-/// request that had waited and the one that came are answered once the slot is free.
-async fn overflown(overflow: &str) -> Result<[(u16, String); 2]> {
+/// two that had waited, and the one that came, are answered once the slot is free.
+async fn overflown(overflow: &str) -> Result<Vec<(u16, String)>> {
     let serving = Serving::start(|config| {
         small(config);
+        config.core.queue_max = 2;
         config.core.parking_max = 1;
         set(config, "budget", &json!({"overflow": overflow}));
     })
     .await?;
     let client = serving.client;
     let stream = serving.client.running(&long()).await?;
-    let older = task::spawn(said(client));
-    serving.load_until(|load| load.queued == 1).await?;
-    let newer = task::spawn(said(client));
+    let mut sent = Vec::new();
+    for queued in 1..=2 {
+        sent.push(task::spawn(said(client)));
+        serving.load_until(|load| load.queued == queued).await?;
+    }
+    sent.push(task::spawn(said(client)));
     if overflow == "block" {
         serving.load_until(|load| load.parked == 1).await?;
     }
-    // Otherwise one of the two is answered while the slot is taken.
-    while overflow != "block" && !older.is_finished() && !newer.is_finished() {
+    // Otherwise one of them is answered while the slot is taken.
+    while overflow != "block" && !sent.iter().any(JoinHandle::is_finished) {
         task::yield_now().await;
     }
     drop(stream);
-    let answers = [older.await??, newer.await??];
+    let mut answers = Vec::new();
+    for task in sent {
+        answers.push(task.await??);
+    }
     serving.idle().await?;
     serving.server.stop().await?;
     Ok(answers)
@@ -88,9 +102,9 @@ async fn overflown(overflow: &str) -> Result<[(u16, String); 2]> {
 async fn a_full_queue_is_treated_as_the_admission_policy_is_set_to() -> Result<()> {
     let served = || (200, String::new());
     let refused = |code: &str| (429, code.to_owned());
-    ensure!(overflown("block").await? == [served(), served()]);
-    ensure!(overflown("drop-newest").await? == [served(), refused("no_room")]);
-    ensure!(overflown("drop-oldest").await? == [refused("displaced"), served()]);
+    ensure!(overflown("block").await? == [served(), served(), served()]);
+    ensure!(overflown("drop-newest").await? == [served(), served(), refused("no_room")]);
+    ensure!(overflown("drop-oldest").await? == [refused("displaced"), served(), served()]);
     Ok(())
 }
 

@@ -16,12 +16,14 @@ mod hosted;
 mod policies;
 mod run;
 mod shrink;
+mod waits;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use pointsman_core::Micros;
 use pointsman_policy::Mode;
 use pointsman_sim::measure::RunReport;
 use serde::Serialize;
@@ -253,6 +255,19 @@ fn a_component_that_does_not_keep_what_it_should_is_found_and_shrunk_to_what_it_
     assert_eq!(settings, r#"{"answers":"swap-newest"}"#, "{text}");
     assert_eq!((component.mode, component.probation), (Mode::Enforce, None));
     assert_eq!(serde_json::from_str::<Case>(&text).unwrap(), case);
+}
+
+#[test]
+fn a_wait_that_is_too_long_is_found_where_executors_have_queues() {
+    let standard = Standard {
+        wait_max: |most| Micros(most.0 / 2),
+        ..Standard::SOUND
+    };
+    let cases = (0..40).map(|seed| draw::case(Cast::Native, seed));
+    let has_queues = |case: &Case| case.executors.iter().any(|it| it.queue > 0);
+    let found = |case: Case| run(&case, standard).err();
+    let mut found = cases.filter(has_queues).filter_map(found);
+    assert!(found.any(|why| why.contains("without a place")));
 }
 
 /// Tests what replays and `pointsman simulate` rest on, and that a shadow changes nothing.

@@ -1,5 +1,6 @@
 //! The table of `policies/README.md` that says who makes each decision, against the decisions there
-//! are: the functions of the hooks, the keys of `[core]`, `[http]` and `[hints]`, and the facts that have an author.
+//! are: the functions of the hooks, the keys of `[core]`, `[http]`, `[hints]`, `[[backends]]` and `[[tenants]]`, and the facts
+//! that have an author.
 //!
 //! A function is named `hook.function`, a key `table.key`, and a fact as in the code.
 
@@ -14,8 +15,58 @@ const HOOKS: &str = "wit/hooks.wit";
 const SETTINGS: &str = "examples/pointsman.toml";
 const FACTS: &str = "host/events/src/fact.rs";
 
-/// Tables of the configuration in which every key decides something.
-const TABLES: [&str; 3] = ["core", "http", "hints"];
+/// A table of the configuration, or a list of them, whose keys decide something.
+struct Deciding {
+    name: &'static str,
+    /// The line of the example with which it begins.
+    heading: &'static str,
+    /// Keys that decide nothing.
+    others: &'static [&'static str],
+}
+
+const DECIDING: [Deciding; 5] = [
+    Deciding {
+        name: "core",
+        heading: "[core]",
+        others: &[],
+    },
+    Deciding {
+        name: "http",
+        heading: "[http]",
+        others: &[],
+    },
+    Deciding {
+        name: "hints",
+        heading: "[hints]",
+        others: &[],
+    },
+    // Where a server is, and how it is spoken to.
+    Deciding {
+        name: "backends",
+        heading: "#[[backends]]",
+        others: &[
+            "url",
+            "name",
+            "software",
+            "key",
+            "key-file",
+            "headers",
+            "ca-file",
+            "poll",
+            "resolve",
+            "metrics-path",
+            "running-metric",
+            "waiting-metric",
+            "kv-usage-metric",
+            "kv-info-metric",
+        ],
+    },
+    Deciding {
+        name: "tenants",
+        heading: "#[[tenants]]",
+        others: &["name"],
+    },
+];
 
 /// Interfaces of the contract that decide nothing.
 const UNDECIDING: [&str; 2] = ["lifecycle", "log"];
@@ -25,12 +76,7 @@ pub(super) fn check(document: &str, files: &[File]) -> Vec<Problem> {
     let text = |path: &str| files.iter().find(|file| file.path == path)?.text();
     let known: BTreeSet<String> = [
         text(HOOKS).map(functions),
-        text(SETTINGS).map(|settings| {
-            TABLES
-                .iter()
-                .flat_map(|table| keys(settings, table))
-                .collect()
-        }),
+        text(SETTINGS).map(deciding),
         text(FACTS).map(authored),
     ]
     .into_iter()
@@ -83,15 +129,32 @@ fn functions(wit: &str) -> Vec<String> {
     found
 }
 
-/// The keys of a table of the configuration.
-fn keys(settings: &str, table: &str) -> Vec<String> {
-    let heading = format!("[{table}]");
-    let lines = settings.lines().skip_while(|line| *line != heading).skip(1);
-    let keys = lines
-        .take_while(|line| !line.starts_with('[') && !line.starts_with("#["))
-        .filter_map(|line| line.strip_prefix('#')?.split_once(" = "))
-        .filter(|(key, _)| !key.starts_with(' '));
-    keys.map(|(key, _)| format!("{table}.{key}")).collect()
+/// The keys of the configuration that decide something.
+fn deciding(settings: &str) -> Vec<String> {
+    let of = |table: &Deciding| -> Vec<String> {
+        let known = keys(settings, table.heading).into_iter();
+        let known = known.filter(|key| !table.others.contains(key));
+        known.map(|key| format!("{}.{key}", table.name)).collect()
+    };
+    DECIDING.iter().flat_map(of).collect()
+}
+
+/// The keys of the tables that begin with this line.
+fn keys<'a>(settings: &'a str, heading: &str) -> Vec<&'a str> {
+    let (mut is_inside, mut found) = (false, Vec::new());
+    for line in settings.lines() {
+        if line.starts_with('[') || line.starts_with("#[") {
+            is_inside = line == heading;
+        } else if is_inside
+            && let Some((key, _)) = line
+                .strip_prefix('#')
+                .and_then(|setting| setting.split_once(" = "))
+            && !key.starts_with(' ')
+        {
+            found.push(key);
+        }
+    }
+    found
 }
 
 /// The variants of the enum `Fact` that say who decided.
@@ -117,12 +180,14 @@ mod tests {
     use super::*;
     use crate::tidy::testing::{file, texts};
 
-    const ROWS: &str = "| a | policy: `admission.admit`, `budget.allot` | `core.queue-max`, `http.body-max` | `Held`, `Placed` |";
+    const ROWS: &str = "| a | policy: `admission.admit`, `budget.allot` | `core.queue-max`, `http.body-max` | `Held`, `Placed` |\n\
+                        | b | operator: `backends.slots`, `backends.group`, `tenants.weight` | | |";
 
     fn said(rows: &str) -> Vec<String> {
         let wit = "interface lifecycle {\n    describe: func() -> d;\n}\ninterface admission {\n    \
                    admit: func(at: moment) -> list<v>;\n}\ninterface budget {\n    allot: func(\n}\n";
-        let toml = "[cpu]\n#threads = 1\n[http]\n#body-max = 1\n[core]\n# So many = 3.\n#queue-max = 4\n\n[log]\n#x = 1\n";
+        let toml = "[cpu]\n#threads = 1\n[http]\n#body-max = 1\n[core]\n# So many = 3.\n#queue-max = 4\n\n[log]\n#x = 1\n\
+                    #[[backends]]\n#url = 1\n#slots = 1\n\n#[[backends]]\n#group = 1\n\n#[[tenants]]\n#name = 1\n#weight = 1\n";
         let facts = "pub enum Fact {\n    Arrived(Id),\n    /// By a Decided.\n    Held(Id, Decided),\n    \
                      Placed {\n        by: Decided,\n    },\n}\n";
         let files = [file(HOOKS, wit), file(SETTINGS, toml), file(FACTS, facts)];
@@ -142,6 +207,9 @@ mod tests {
             "budget.allot",
             "core.queue-max",
             "http.body-max",
+            "backends.slots",
+            "backends.group",
+            "tenants.weight",
             "Held",
             "Placed",
         ] {
@@ -156,9 +224,14 @@ mod tests {
 
     #[test]
     fn a_decision_that_is_not_there_is_named_with_its_line() {
-        for name in ["admission.refuse", "core.queue-min", "Refused"] {
-            let rows = format!("{ROWS}\n| b | `{name}` and `slots` | `x.y` | |");
-            let expected = format!("policies/README.md:5: no decision is called `{name}`");
+        for name in [
+            "admission.refuse",
+            "core.queue-min",
+            "tenants.wait",
+            "Refused",
+        ] {
+            let rows = format!("{ROWS}\n| c | `{name}` and `slots` | `x.y` | |");
+            let expected = format!("policies/README.md:6: no decision is called `{name}`");
             assert_eq!(said(&rows), [expected]);
         }
     }

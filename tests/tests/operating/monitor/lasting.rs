@@ -1,7 +1,7 @@
 //! A page that stays open: what its reader does meanwhile, and what becomes of its server.
 
 use anyhow::{Result, ensure};
-use pointsman_tests::browser::{Used, used};
+use pointsman_tests::browser::{ColorScheme, Used, used};
 use pointsman_tests::serving::Serving;
 
 use super::{UNTIL, settled, text};
@@ -16,6 +16,7 @@ async fn after(script: &str) -> Result<String> {
     let page = Used {
         path: "/monitor",
         width: 1280,
+        scheme: ColorScheme::Light,
         script: &script,
     };
     let dom = used(serving.server.addr(), page).await?;
