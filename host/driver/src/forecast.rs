@@ -77,12 +77,13 @@ impl Driver {
         size: RequestSize,
     ) -> NewRequest {
         let allowed = hints.allowed.map(|names| self.executors_named(&names));
-        let may_use = |executor: &ExecutorId| {
-            let is_allowed = allowed.as_ref().is_none_or(|it| it.contains(executor));
+        let stays = |executor: &ExecutorId| {
             let load = self.machine.executor_load(*executor);
             // One that drains takes nothing more, and may be on its way out.
-            is_allowed && load.is_some_and(|load| load.health != Health::Draining)
+            load.is_some_and(|load| load.health != Health::Draining)
         };
+        let is_allowed =
+            |executor: &ExecutorId| allowed.as_ref().is_none_or(|it| it.contains(executor));
         let served_by = |session| self.sessions.executor(now, session);
         let conversation = hints.conversation.iter().rev();
         let in_conversation = || match hints.session {
@@ -90,7 +91,9 @@ impl Driver {
             None => conversation.copied().find_map(served_by),
         };
         // Nobody else has the answer that it goes on from.
-        let followed = hints.follows.and_then(served_by).filter(may_use);
+        let named = hints.follows.and_then(served_by).filter(is_allowed);
+        let own = hints.follows_own.and_then(served_by);
+        let followed = own.or(named).filter(stays);
         let preferred = followed.or_else(in_conversation);
         let followed = followed.map(|executor| vec![executor]);
         let unless_followed = hints.unless_followed;

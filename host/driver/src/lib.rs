@@ -124,6 +124,9 @@ impl Default for Memory {
     }
 }
 
+/// The words of the log once no more labels are taken.
+const LABELS_FULL: &str =
+    "as many labels are known as `hints.labels-max` says; others are ignored until the next start";
 /// The most rounds of one turn. Messages that arrive meanwhile wait for the next turn.
 const ROUNDS_MAX: u32 = 16;
 
@@ -329,6 +332,9 @@ impl Driver {
                 let id = self.machine.intern(now, text);
                 self.labels.known.insert(text.clone(), id);
                 ids.push(id);
+                if self.labels.known.len() == self.labels.max {
+                    tracing::warn!(max = self.labels.max, "{LABELS_FULL}");
+                }
             } else {
                 self.metrics.label_ignored();
             }

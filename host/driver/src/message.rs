@@ -45,6 +45,8 @@ pub struct Hints {
     pub conversation: Vec<SessionKey>,
     /// The key of the answer that the request goes on from ([`NamedAnswer`]); absent: none that it names.
     pub follows: Option<SessionKey>,
+    /// The key of an answer of the client's own, whose executor need not be among those allowed; absent: it names none.
+    pub follows_own: Option<SessionKey>,
     /// The urgency; larger is more urgent.
     pub priority: i32,
     pub class: RequestClass,
@@ -74,6 +76,7 @@ impl Default for Hints {
             session: None,
             conversation: Vec::new(),
             follows: None,
+            follows_own: None,
             priority: 0,
             class: RequestClass::LatencyCritical,
             head_start: Micros(0),

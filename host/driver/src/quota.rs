@@ -6,10 +6,10 @@
 //! they share a hold, which ends with the last of them.
 //!
 //! A minute is any 60 seconds, and not one of the clock's. A request holds the tokens of its prompt and of the longest answer
-//! it may have, but never more than the whole limit, until its end tells what it used: the charges of
-//! requests that run together do not exceed the limit. There are two exceptions, for which the next minutes pay: a
-//! request that alone may use more than the limit, which then runs alone, and one that a server elsewhere tells to
-//! have used more than it held.
+//! it may have until its end tells what it used: the charges of requests that run together do not exceed the limit.
+//! There are two exceptions, for which the next minutes pay: a request that alone may use more than the limit, which is
+//! taken once no other holds any and there is room for its prompt, and then holds all that is left of the minute; and one
+//! that a server elsewhere tells to have used more than it held.
 //!
 //! # Invariants
 //! 1. In no 60 seconds are more requests taken than the limit allows, nor, with those exceptions, more tokens
@@ -367,15 +367,18 @@ impl Quota {
             let needed = need.prompt;
             return Err(OverLimit::Never { limit, needed, max });
         }
-        let held = need.held(max).max(1);
+        let (room, may_begin) = match need.tokens() {
+            tokens if tokens > max => (need.prompt, self.reserved == 0),
+            tokens => (tokens, true),
+        };
         let taken = self.tokens.sum.saturating_add(self.reserved);
-        if taken.saturating_add(held) <= max {
+        if may_begin && taken.saturating_add(room.max(1)) <= max {
             return Ok(());
         }
-        let left = max.saturating_sub(held);
+        let left = max.saturating_sub(room.max(1));
         let wait = match left.checked_sub(self.reserved) {
-            Some(left) => self.tokens.wait_for(now, left),
-            None => RETRY_AFTER_END,
+            Some(left) if may_begin => self.tokens.wait_for(now, left),
+            Some(_) | None => RETRY_AFTER_END,
         };
         Err(limit.later(max, wait))
     }
@@ -388,7 +391,8 @@ impl Quota {
         self.in_hand = self.in_hand.saturating_add(at_once);
         self.requests.add(now, need.requests);
         let max = self.limits.tokens_per_minute_max;
-        let reserved = max.map_or(0, |max| need.held(max));
+        let left = max.map_or(0, |max| max.saturating_sub(self.tokens.sum));
+        let reserved = need.tokens().min(left);
         self.reserved = self.reserved.saturating_add(reserved);
         (reserved, at_once)
     }
@@ -436,9 +440,9 @@ impl QuotaNeed {
         }
     }
 
-    /// The tokens that a request with this need holds under a limit.
-    fn held(&self, max: u64) -> u64 {
-        self.prompt.saturating_add(self.output_max).min(max)
+    /// The most tokens that a request with this need uses.
+    fn tokens(&self) -> u64 {
+        self.prompt.saturating_add(self.output_max)
     }
 }
 

@@ -2,15 +2,25 @@
 //! answer has it.
 //!
 //! An id is looked for at the beginning of an answer that goes through. The driver is told its hash, and the
-//! executor that gave it: nothing else is kept, and no longer than a session is.
+//! executor that gave it: nothing else is kept, and no longer than a session is. For a key with models there is a second
+//! hash, by which holders of the same models get the answer back from a server that has other models too.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pointsman_driver::message::{DriverHandle, NamedAnswer};
 use pointsman_events::SessionKey;
 use pointsman_executor::relay::field_texts;
 use pointsman_http::fields::{Fields, read};
+use pointsman_http::{KeyHolder, ModelPattern, Rights, UsableModels};
 use sha2::{Digest as _, Sha256};
 
+use super::passing::may_name_model;
+
+/// The beginning of the paths that are about one answer.
+const ANSWERS: &str = "/v1/responses/";
+/// The ends of such paths behind the id, of which none has anything generated.
+const ABOUT: [&str; 3] = ["", "cancel", "input_items"];
 /// The part of a path that is about answers, before the id of one.
 const SEGMENT: &str = "responses";
 /// The field of a request with the id of the answer that it goes on from.
@@ -27,7 +37,8 @@ const BYTES_MAX: usize = 8 << 10;
 #[derive(Debug)]
 pub(super) struct UnnamedAnswer {
     driver: DriverHandle,
-    tenant: String,
+    /// The holder of the key that it is given to.
+    holder: Arc<KeyHolder>,
     executor: String,
     begun: Vec<u8>,
 }
@@ -42,7 +53,25 @@ pub(super) fn followed(path: &str, fields: &Fields<'_>, tenant: &str) -> Option<
     let previous = fields.get(PREVIOUS).and_then(read::<String>);
     let mut segments = segments(path).skip_while(|segment| *segment != SEGMENT);
     let id = previous.or_else(|| segments.nth(1).map(str::to_owned))?;
-    Some(key(tenant, id.as_bytes()))
+    Some(key(tenant, &[], id.as_bytes()))
+}
+
+/// The key of the answer that a request is about and has nothing generated from, as holders of the same models know it;
+/// absent: it is none, or the holder may use all models.
+pub(super) fn own(path: &str, rights: &Rights) -> Option<SessionKey> {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let path = path.strip_prefix(ANSWERS)?;
+    let (id, about) = path.split_once('/').unwrap_or((path, ""));
+    let is_about = ABOUT.contains(&about) && !may_name_model(query);
+    own_key(rights, id.as_bytes()).filter(|_| is_about)
+}
+
+/// The key of an answer for the holders of these models; absent: they may use all.
+fn own_key(rights: &Rights, id: &[u8]) -> Option<SessionKey> {
+    match &rights.models {
+        UsableModels::Listed(models) if !models.is_empty() => Some(key(&rights.tenant, models, id)),
+        UsableModels::Listed(_) | UsableModels::All => None,
+    }
 }
 
 fn segments(path: &str) -> impl Iterator<Item = &str> {
@@ -56,10 +85,16 @@ fn id_in(begun: &[u8]) -> Option<&[u8]> {
     field_texts(begun, NAME).find(is_answer)
 }
 
-/// The key of an answer: the first eight bytes of a SHA-256 of its tenant and its id.
-fn key(tenant: &str, id: &[u8]) -> SessionKey {
+/// The key of an answer: the first eight bytes of a SHA-256 of its tenant and its id, and of the models of those for whom
+/// the key is; of no models it is for the whole tenant.
+fn key(tenant: &str, models: &[ModelPattern], id: &[u8]) -> SessionKey {
+    let models = models.iter().flat_map(|model| match model {
+        ModelPattern::Name(name) => [b"name".as_slice(), name.as_bytes()],
+        ModelPattern::Beginning(name) => [b"beginning".as_slice(), name.as_bytes()],
+    });
+    let parts = [b"pointsman-answer".as_slice(), tenant.as_bytes(), id];
     let mut hash = Sha256::new();
-    for part in [b"pointsman-answer".as_slice(), tenant.as_bytes(), id] {
+    for part in parts.into_iter().chain(models) {
         hash.update(part);
         hash.update([0]);
     }
@@ -71,10 +106,10 @@ fn key(tenant: &str, id: &[u8]) -> SessionKey {
 // === impl UnnamedAnswer ===
 
 impl UnnamedAnswer {
-    pub(super) fn new(driver: DriverHandle, tenant: &str, executor: &str) -> Self {
+    pub(super) fn new(driver: DriverHandle, holder: &Arc<KeyHolder>, executor: &str) -> Self {
         Self {
             driver,
-            tenant: tenant.to_owned(),
+            holder: Arc::clone(holder),
             executor: executor.to_owned(),
             begun: Vec::new(),
         }
@@ -88,9 +123,12 @@ impl UnnamedAnswer {
         let Some(id) = id_in(&self.begun) else {
             return (self.begun.len() < BYTES_MAX).then_some(self);
         };
-        let answer = key(&self.tenant, id);
-        let executor = self.executor;
-        self.driver.answered(NamedAnswer { answer, executor });
+        let rights = self.holder.rights();
+        let of_tenant = key(&rights.tenant, &[], id);
+        for answer in own_key(rights, id).into_iter().chain([of_tenant]) {
+            let executor = self.executor.clone();
+            self.driver.answered(NamedAnswer { answer, executor });
+        }
         None
     }
 }
@@ -145,6 +183,38 @@ mod tests {
             ("/v1/messages", "{}"),
         ] {
             assert_eq!(followed(path, body, "alice"), None, "{path} {body}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_the_own_one_of_those_with_the_same_models_and_asked_about_alone() {
+        let rights = |models: &[&str]| Rights {
+            models: UsableModels::Listed(models.iter().map(|it| it.parse().unwrap()).collect()),
+            ..Rights::of_tenant("alice")
+        };
+        let of_a = |path| own(path, &rights(&["a"]));
+        let found = of_a("/v1/responses/resp_1");
+        assert!(found.is_some());
+        for path in [
+            "/v1/responses/resp_1/cancel",
+            "/v1/responses/resp_1/input_items?limit=5",
+        ] {
+            assert_eq!(of_a(path), found, "{path}");
+        }
+        for models in [&["b"][..], &["a*"], &["a", "b"], &[]] {
+            let other = own("/v1/responses/resp_1", &rights(models));
+            assert_ne!(other, found, "{models:?}");
+        }
+        let of_all = own("/v1/responses/resp_1", &Rights::of_tenant("alice"));
+        assert_eq!(of_all, None);
+        for path in [
+            "/v1/responses",
+            "/v1/responses/resp_1/../../chat",
+            "/v1/responses/resp_1?model=b",
+            "/v1/responses/resp_1?mod%65l=b",
+            "/upstream/b/v1/responses/resp_1",
+        ] {
+            assert_eq!(of_a(path), None, "{path}");
         }
     }
 }

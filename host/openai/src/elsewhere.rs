@@ -7,13 +7,13 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use pointsman_driver::catalog::Catalog;
+use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::message::Submission;
-use pointsman_events::Micros;
+use pointsman_events::{Micros, SessionKey};
 use pointsman_http::answer::{HttpAnswer, HttpReply, JSON, Responses};
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::Fields;
-use pointsman_http::{App, Call, RequestBody, UsableModels, trace};
+use pointsman_http::{App, Call, KeyHolder, RequestBody, UsableModels, trace};
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 use super::answer_names::{self, UnnamedAnswer};
@@ -58,18 +58,18 @@ pub(crate) async fn numbers(call: Call<'_>) -> Result<Elsewhere, ApiError> {
 }
 
 async fn pass(call: Call<'_>, kind: CompletionKind) -> Result<Elsewhere, ApiError> {
-    let app = call.app;
+    let (app, holder) = (call.app, call.holder);
     let (submission, arrived) = read_call(call, kind, understand).await?;
-    pass_on(app, submission, arrived).await.map(Elsewhere)
+    let reply = pass_on((app, holder), submission, arrived).await;
+    reply.map(Elsewhere)
 }
 
 /// Passes a request on that was understood.
 pub(super) async fn pass_on(
-    app: &App,
+    (app, holder): (&App, &Arc<KeyHolder>),
     submission: Submission,
     arrived: Micros,
 ) -> Result<HttpReply, ApiError> {
-    let tenant = submission.tenant.clone();
     let path = submission.job.call.as_ref().map(|call| &*call.path);
     let path = path.and_then(|path| path.split('?').next());
     let is_named = path.is_some_and(answer_names::are_named);
@@ -81,7 +81,7 @@ pub(super) async fn pass_on(
         Ok(Part::Relayed(relayed)) => {
             let pace = pace(app, &inflow, arrived);
             let executor = inflow.executor().filter(|_| is_named);
-            let unnamed = executor.map(|it| UnnamedAnswer::new(app.driver.clone(), &tenant, it));
+            let unnamed = executor.map(|it| UnnamedAnswer::new(app.driver.clone(), holder, it));
             relay(relayed, inflow, (pace, unnamed), events)
         }
         Ok(Part::More(_) | Part::Embedding(_) | Part::End(_)) => return Err(mixed()),
@@ -103,14 +103,17 @@ pub(super) fn understand(
     let other_tokens = read.is_none().then(|| tokens_of_file(body.len()));
     // What is no object has no fields.
     let mut fields = read.unwrap_or_else(|| Fields::none(str::to_owned));
-    let target = target_of(&mut fields, (&caller, &body), &catalog)?;
+    let target = target_of(&mut fields, (&caller, &passage), &body, &catalog)?;
     let hinted = fields.take(BODY_FIELD);
     let hints = hints::parse(&caller.headers, hinted, caller.hint_rules(&target))?;
+    let asks_alone = matches!(body.trim_ascii(), b"" | b"{}") && hints.allowed.is_none();
+    let own = own_answer((&caller, &passage), &catalog).filter(|_| asks_alone);
     let remotes = target.remotes(hints.allowed.as_deref());
-    if remotes.is_empty() {
+    if remotes.is_empty() && own.is_none() {
         return Err(unanswered(&passage, target.name.as_deref()));
     }
     let mut hints = target.keep_to(&remotes, hints);
+    hints.follows_own = own;
     hints.follows = answer_names::followed(passage.path(), &fields, caller.tenant());
     if kind == CompletionKind::Chat && hints.session.is_none() {
         let of = (caller.tenant(), target.name.as_deref());
@@ -129,6 +132,9 @@ pub(super) fn understand(
         asked(&fields),
     )));
     let mut job = passing::job(kind, &fields);
+    if passage.is_look() {
+        job.output_tokens_max = 0;
+    }
     let place = passing::place(&body, hinted);
     let body = passing::without(body, place);
     let about = (target.name.as_deref(), prompt_tokens, target.rooms(&hints));
@@ -144,21 +150,29 @@ pub(super) fn understand(
 }
 
 /// The model of a body: as one of its fields names it, or as a field of a form. A form may be read otherwise elsewhere,
-/// and of another body nothing is known: a key that may not use all models has less to choose from.
+/// of another body nothing is known, and at a path that is not known here the path itself may name another model: a key
+/// that may not use all models has less to choose from.
 fn target_of<'c>(
     fields: &mut Fields<'_>,
-    (caller, body): (&Caller, &[u8]),
+    (caller, passage): (&Caller, &Passage),
+    body: &[u8],
     catalog: &'c Catalog,
 ) -> Result<Target<'c>, ApiError> {
-    if let Some(name) = target::take_name(fields)? {
-        return Target::elsewhere(Some(name), catalog);
-    }
-    let name = multipart::field(&caller.headers, body, "model");
+    let named = target::take_name(fields)?;
+    let is_certain = named.is_some() && passage.has_model_in_body();
+    let name = named.or_else(|| multipart::field(&caller.headers, body, "model"));
     let target = Target::elsewhere(name, catalog)?;
     Ok(match caller.holder.rights().models {
-        UsableModels::All => target,
-        UsableModels::Listed(_) => target.of_usable(catalog),
+        UsableModels::Listed(_) if !is_certain => target.of_usable(catalog),
+        UsableModels::Listed(_) | UsableModels::All => target,
     })
+}
+
+/// The key of the answer that a request is about, if that is its client's own and there are servers elsewhere.
+fn own_answer((caller, passage): (&Caller, &Passage), catalog: &Catalog) -> Option<SessionKey> {
+    let has_servers = catalog.executors.iter().any(ExecutorEntry::is_remote);
+    let own = answer_names::own(passage.path(), caller.holder.rights());
+    own.filter(|_| has_servers)
 }
 
 /// The refusal of a request that only a server elsewhere could answer, and none may.

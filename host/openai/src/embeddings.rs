@@ -92,11 +92,13 @@ struct Origin<'a> {
 /// # Cancellation
 /// The requests are cancelled wherever they are.
 pub(crate) async fn embed(call: Call<'_>) -> Result<EmbeddingAnswer, ApiError> {
-    let app = call.app;
+    let (app, holder) = (call.app, call.holder);
     let (understood, arrived) = read_call(call, CompletionKind::Text, understand).await?;
     let reply = match understood {
         Understood::Here(inputs) => answer(app, inputs, arrived).await?,
-        Understood::Elsewhere(submission) => elsewhere::pass_on(app, *submission, arrived).await?,
+        Understood::Elsewhere(submission) => {
+            elsewhere::pass_on((app, holder), *submission, arrived).await?
+        }
     };
     Ok(EmbeddingAnswer(reply))
 }

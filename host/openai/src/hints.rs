@@ -226,6 +226,7 @@ pub(super) fn parse(
         session: session.map(|session| session_key(rules.tenant, &session)),
         conversation: Vec::new(),
         follows: None,
+        follows_own: None,
         priority: priority.unwrap_or(rules.priority.min(claims.priority_max)),
         class: given.class(claims.class_max)?,
         head_start: given

@@ -31,11 +31,7 @@ const PROMPT_FIELDS: [&str; 8] = [
     "documents",
 ];
 
-/// The end of the head of an address that is its own contents (RFC 2397).
-const URL_MARK: &[u8] = b";base64,";
-/// The name of the field with a file's contents, as OpenAI has sound and Anthropic has pictures.
-const FIELD_MARK: &[u8] = b"\"data\"";
-/// Bytes of base64 from which on the text of such a field is a file.
+/// Bytes of base64 from which on the text of a field, or of a list, is a file.
 const FIELD_BYTES_MIN: usize = 256;
 
 /// The prompt of a request that is passed on.
@@ -63,13 +59,25 @@ pub(super) enum Piece<'b> {
     File(&'b str),
 }
 
+/// The form in which a file stands in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// After the head of an address that is its own contents (RFC 2397).
+    Url,
+    /// As the text of a field, as OpenAI has sound and Anthropic has pictures.
+    Field,
+    /// As one of the texts of a list, as Ollama has pictures.
+    List,
+}
+
 /// The pieces of JSON, in their order.
 struct Pieces<'b> {
     json: &'b str,
     /// The bytes that have been handed out.
     past: usize,
-    urls: Peekable<FindIter<'b, 'static>>,
-    fields: Peekable<FindIter<'b, 'static>>,
+    marks: [(Mark, Peekable<FindIter<'b, 'static>>); 3],
+    /// The start of the text that follows a file in a list; absent: none does.
+    listed: Option<usize>,
     /// The file that follows the text which was handed out last.
     file: Option<&'b str>,
 }
@@ -147,16 +155,29 @@ impl<'b> Part<'b> {
     }
 }
 
+// === impl Mark ===
+
+impl Mark {
+    /// The bytes before the contents of such a file, or the name of its field.
+    fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::Url => b";base64,",
+            Self::Field => b"\"data\"",
+            Self::List => b"\"images\"",
+        }
+    }
+}
+
 // === impl Pieces ===
 
 impl<'b> Pieces<'b> {
     fn of(json: &'b str) -> Self {
-        let found = |mark| memmem::find_iter(json.as_bytes(), mark).peekable();
+        let found = |mark: Mark| memmem::find_iter(json.as_bytes(), mark.bytes()).peekable();
         Self {
             json,
             past: 0,
-            urls: found(URL_MARK),
-            fields: found(FIELD_MARK),
+            marks: [Mark::Url, Mark::Field, Mark::List].map(|mark| (mark, found(mark))),
+            listed: None,
             file: None,
         }
     }
@@ -164,27 +185,42 @@ impl<'b> Pieces<'b> {
     /// The start of the next file and its contents.
     fn next_file(&mut self) -> Option<(usize, &'b str)> {
         loop {
-            let (url, field) = (self.urls.peek().copied(), self.fields.peek().copied());
-            let is_url = field.is_none_or(|field| url.is_some_and(|url| url < field));
-            let (mark, found) = match is_url {
-                true => (URL_MARK, &mut self.urls),
-                false => (FIELD_MARK, &mut self.fields),
-            };
-            let after = found.next()? + mark.len();
-            let start = match is_url {
-                true => Some(after),
-                false => start_of_text(self.json, after),
+            let (mark, start) = match self.listed.take() {
+                Some(start) => (Mark::List, Some(start)),
+                None => self.next_mark()?,
             };
             let Some(start) = start.filter(|start| *start >= self.past) else {
                 continue;
             };
             let rest = &self.json.as_bytes()[start..];
             let length = memchr::memchr(b'"', rest).unwrap_or(rest.len());
-            let contents = &self.json[start..start + length];
-            if is_url || is_file(contents) {
+            let end = start + length;
+            let contents = &self.json[start..end];
+            if mark == Mark::Url || is_file(contents) {
+                self.listed = match mark {
+                    Mark::Url | Mark::Field => None,
+                    Mark::List => start_of_next(self.json, end),
+                };
                 return Some((start, contents));
             }
         }
+    }
+
+    /// The next mark, and the start of what follows it if that is a text.
+    fn next_mark(&mut self) -> Option<(Mark, Option<usize>)> {
+        let next = self.marks.iter_mut().filter_map(|(mark, found)| {
+            let at = *found.peek()?;
+            Some((at, *mark, found))
+        });
+        let (at, mark, found) = next.min_by_key(|(at, ..)| *at)?;
+        found.next();
+        let after = at + mark.bytes().len();
+        let start = match mark {
+            Mark::Url => Some(after),
+            Mark::Field => start_of_text(self.json, after, ""),
+            Mark::List => start_of_text(self.json, after, "["),
+        };
+        Some((mark, start))
     }
 }
 
@@ -211,10 +247,19 @@ impl<'b> Iterator for Pieces<'b> {
     }
 }
 
-/// The start of the text that a field has whose name ends here; absent: it has something else.
-fn start_of_text(json: &str, name_end: usize) -> Option<usize> {
+/// The start of the text that a field has whose name ends here, behind what opens its value; absent: it has something
+/// else.
+fn start_of_text(json: &str, name_end: usize, opening: &str) -> Option<usize> {
     let value = json[name_end..].trim_start().strip_prefix(':')?;
+    let value = value.trim_start().strip_prefix(opening)?;
     let text = value.trim_start().strip_prefix('"')?;
+    Some(json.len() - text.len())
+}
+
+/// The start of the text that follows in a list one that ends here; absent: none does.
+fn start_of_next(json: &str, text_end: usize) -> Option<usize> {
+    let rest = json[text_end..].strip_prefix('"')?.trim_start();
+    let text = rest.strip_prefix(',')?.trim_start().strip_prefix('"')?;
     Some(json.len() - text.len())
 }
 
@@ -316,5 +361,12 @@ mod tests {
         assert_eq!(of(&body), hashes);
         let other = of(&body.replacen("iVBOiVBO", "iVBOiVBP", 1));
         assert!(hashes.iter().zip(&other).all(|(one, other)| one != other));
+        // As Ollama's own interface has them.
+        let lists = format!(
+            r#"{{"messages":[{{"content":"one","images":["{picture}", "{picture}"]}},{{"images" : [ "{picture}" ]}}]}}"#
+        );
+        let (tokens, is_measured) = measured(&lists);
+        assert!((3 * 1024..3 * 1024 + 40).contains(&tokens), "{tokens}");
+        assert!(!is_measured);
     }
 }

@@ -33,6 +33,29 @@ const CHAT_TOKENS: u32 = 4096;
 pub(super) const BOUND_FIELDS: [&str; 3] =
     ["max_completion_tokens", "max_tokens", "max_output_tokens"];
 
+/// Paths without a row of their own of which it is known that servers find the model in the body alone.
+const MODEL_IN_BODY: [&str; 19] = [
+    "/api/chat",
+    "/api/embed",
+    "/api/embeddings",
+    "/api/generate",
+    "/classify",
+    "/pooling",
+    "/rerank",
+    "/score",
+    "/v1/audio/speech",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/images/edits",
+    "/v1/images/generations",
+    "/v1/messages/count_tokens",
+    "/v1/moderations",
+    "/v1/responses/compact",
+    "/v1/responses/input_tokens",
+    "/v1/score",
+    "/v2/rerank",
+];
+
 /// Headers of a request that are about its sender, and are not passed on. An encoding of the answer
 /// would hide the tokens it took.
 const KEPT_BACK: [HeaderName; 10] = [
@@ -76,6 +99,21 @@ impl Passage {
         self.operation
     }
 
+    /// True if nothing is generated for the request: it asks what there is.
+    pub(super) fn is_look(&self) -> bool {
+        self.method.is_safe()
+    }
+
+    /// True if servers find the model of the request in its body alone, as far as its path is known here.
+    pub(super) fn has_model_in_body(&self) -> bool {
+        let (path, query) = self
+            .path
+            .split_once('?')
+            .unwrap_or((self.path.as_str(), ""));
+        let is_known = MODEL_IN_BODY.contains(&path) && !may_name_model(query);
+        is_known || self.operation != Operation::Other
+    }
+
     /// The request as another server gets it.
     pub(super) fn call(
         self,
@@ -93,6 +131,11 @@ impl Passage {
             rooms,
         }
     }
+}
+
+/// True for a query in which a server may find a model. What is written in another way may be its name.
+pub(super) fn may_name_model(query: &str) -> bool {
+    query.contains('%') || query.to_ascii_lowercase().contains("model")
 }
 
 /// The headers of a request that are passed on.

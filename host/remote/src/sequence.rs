@@ -234,7 +234,7 @@ impl Sequence {
         broken: &mut Option<Box<BrokenStream>>,
     ) -> SequenceEnd {
         let (head, body) = response.into_parts();
-        let watch = BodyWatch::of(&head.headers, head.status);
+        let watch = BodyWatch::of(&self.call.method, &head.headers, head.status);
         let follower = self.follower(watch.form, broken.as_deref());
         if broken.is_some() && follower.is_none() {
             return SequenceEnd::Failed(format!("it answers {} and no stream", head.status));
@@ -304,7 +304,8 @@ impl Sequence {
         }
         let watch = &passing.watch;
         let mut usage = watch.usage();
-        usage.is_prompt_read |= watch.form != Form::Error && self.is_completion();
+        let is_answer = matches!(watch.form, Form::Events | Form::Whole);
+        usage.is_prompt_read |= is_answer && self.is_completion();
         if let Some(status) = watch.last_error().filter(|status| is_failure(*status)) {
             let why = format!("its stream ends with an error, {status}");
             return SequenceEnd::Broken(why, usage);

@@ -5,7 +5,7 @@
 //!
 //! The id and the reasons go to traces: they are words without spaces, so that no text of an answer is among them.
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use memchr::memmem;
 use pointsman_events::PromptCount;
 use pointsman_executor::relay::{field_texts, is_event_stream};
@@ -50,6 +50,8 @@ pub(crate) enum Form {
     Whole,
     /// An error: nothing was generated.
     Error,
+    /// An account of what there is, such as an earlier answer: nothing was generated.
+    Account,
 }
 
 /// A body that goes through.
@@ -76,10 +78,11 @@ pub(crate) struct Usage {
 }
 
 impl BodyWatch {
-    /// A body that follows this head.
-    pub(crate) fn of(headers: &HeaderMap, status: StatusCode) -> Self {
+    /// A body that follows this head, in answer to this method.
+    pub(crate) fn of(method: &Method, headers: &HeaderMap, status: StatusCode) -> Self {
         Self::new(match (status.is_success(), is_event_stream(headers)) {
             (false, _) => Form::Error,
+            (true, _) if method.is_safe() => Form::Account,
             (true, true) => Form::Events,
             (true, false) => Form::Whole,
         })
@@ -125,18 +128,16 @@ impl BodyWatch {
     pub(crate) fn generated(&self) -> u32 {
         match self.form {
             Form::Events => self.events,
-            Form::Whole | Form::Error => 0,
+            Form::Whole | Form::Error | Form::Account => 0,
         }
     }
 
     /// The tokens that the server tells at the end of the body.
     pub(crate) fn usage(&self) -> Usage {
-        if self.form == Form::Error {
-            return Usage::default();
-        }
         let told = match self.form {
             Form::Whole => self.usage.clone(),
-            Form::Events | Form::Error => last_value(&self.tail, USAGE, Value::is_object),
+            Form::Events => last_value(&self.tail, USAGE, Value::is_object),
+            Form::Error | Form::Account => return Usage::default(),
         };
         let (prompt, output) = match told {
             Some(usage) => (
@@ -201,8 +202,9 @@ impl BodyWatch {
 
     /// The server's words about the answer, all of whose body has been seen.
     pub(crate) fn answer(&self) -> ServerAnswer {
-        if self.form == Form::Error {
-            return ServerAnswer::default();
+        match self.form {
+            Form::Events | Form::Whole => {}
+            Form::Error | Form::Account => return ServerAnswer::default(),
         }
         let reasons = REASONS.into_iter();
         let reasons = reasons.flat_map(|name| field_texts(&self.tail, name));
@@ -295,6 +297,21 @@ mod tests {
             watch.see(bytes);
         }
         watch
+    }
+
+    #[test]
+    fn what_is_looked_at_again_was_not_generated_again() {
+        let body = br#"{"id": "resp_1", "usage": {"input_tokens": 5, "output_tokens": 7}}"#;
+        for (method, is_told) in [
+            (Method::GET, false),
+            (Method::HEAD, false),
+            (Method::POST, true),
+        ] {
+            let mut watch = BodyWatch::of(&method, &HeaderMap::new(), StatusCode::OK);
+            watch.see(body);
+            assert_eq!(watch.usage() != Usage::default(), is_told, "{method}");
+            assert_eq!(watch.answer().id.is_some(), is_told, "{method}");
+        }
     }
 
     #[test]

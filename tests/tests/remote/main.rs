@@ -14,6 +14,7 @@ mod paths;
 mod pointsmen;
 mod prompts;
 mod residency;
+mod rights;
 mod room;
 mod roster;
 mod secure;

@@ -19,7 +19,6 @@ mod gather;
 mod gauges;
 mod labels;
 mod policies;
-mod process;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +31,7 @@ use pointsman_core::{Fact, Hook, Machine, Stamped};
 use pointsman_journal::{JournalMonitor, JournalStats};
 pub use pointsman_metrics::DescribedMetric;
 pub(crate) use pointsman_metrics::SERIES_MAX;
-use pointsman_metrics::{Builder, Family};
+use pointsman_metrics::{Builder, Family, process};
 use pointsman_policy::{AnswerCost, PolicyHost, PolicyStatus, ShadowReport};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;

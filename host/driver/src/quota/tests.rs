@@ -125,6 +125,29 @@ fn a_request_that_may_use_more_than_the_limit_runs_alone_and_is_paid_for_later()
 }
 
 #[test]
+fn a_request_that_may_use_more_than_the_limit_waits_for_others_and_not_for_an_empty_minute() {
+    let quotas = quotas(tokens(100));
+    let take = |at| quotas.take(TENANT, millis(at), &need(10, 500));
+    let used = |at| quotas.of(TENANT, millis(at)).unwrap().tokens.unwrap().used;
+    let first = take(0).unwrap().unwrap();
+    let refused = take(0).unwrap_err();
+    assert_eq!(refused, later(LimitKind::Tokens, 100, RETRY_AFTER_END));
+    end(first, millis(1000), 10, 5);
+    assert_eq!(used(1000), 15);
+    // It holds what is left of the minute.
+    let second = take(1000).unwrap().unwrap();
+    assert_eq!(used(1000), 100);
+    assert!(quotas.take(TENANT, millis(1000), &need(1, 1)).is_err());
+    end(second, millis(2000), 10, 66);
+    assert_eq!(used(2000), 91);
+    // There is no room for its prompt before the first is forgotten.
+    let refused = take(2000).unwrap_err();
+    assert_eq!(refused, later(LimitKind::Tokens, 100, 60));
+    assert!(quotas.take(TENANT, millis(2000), &need(1, 1)).is_ok());
+    assert!(take(62_000).is_ok());
+}
+
+#[test]
 fn a_hold_that_is_dropped_gives_back_its_place() {
     let limits = TenantLimits {
         concurrent_max: Some(2),

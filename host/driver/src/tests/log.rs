@@ -91,6 +91,24 @@ fn the_reason_why_an_executor_gave_up_is_logged_though_its_end_was_found_before(
 }
 
 #[test]
+fn the_bound_on_labels_is_told_once_when_it_is_met() {
+    listen();
+    let mut stage = Stage::new();
+    let mut submit = |labels: &[&str]| {
+        stage.submit_with(Hints {
+            labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+            ..Hints::default()
+        })
+    };
+    let mut kept = vec![submit(&["team=a"])];
+    assert!(said(LABELS_FULL, "max").is_empty());
+    kept.push(submit(&["team=b", "team=c"]));
+    kept.push(submit(&["team=d"]));
+    assert_eq!(said(LABELS_FULL, "max"), ["2"]);
+    drop(kept);
+}
+
+#[test]
 fn lines_that_the_access_log_lacks_at_the_end_are_told_of() {
     listen();
     let mut stage = Stage::new();

@@ -100,6 +100,7 @@ fn headers_and_body_mean_the_same() {
         session: Some(session_key("acme", "s-1")),
         conversation: Vec::new(),
         follows: None,
+        follows_own: None,
         priority: -3,
         class: RequestClass::Throughput,
         head_start: Micros(20_000),

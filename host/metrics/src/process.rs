@@ -3,7 +3,8 @@
 use std::fs;
 
 /// Resident memory in bytes; absent: the system does not say.
-pub(super) fn resident_bytes() -> Option<i64> {
+#[must_use]
+pub fn resident_bytes() -> Option<i64> {
     parse(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
