@@ -103,7 +103,7 @@ fn open(stream: TcpStream, write_timeout: Duration) -> io::Result<(Socket, Watch
 pub(super) enum Served {
     /// The connection ended with an answer, or between two.
     Whole,
-    /// The connection ended with an answer for which the rest of the request was not waited for.
+    /// The same, and an answer did not wait for the rest of its request: by HTTP/1 the last one, by HTTP/2 any.
     Early,
     /// The client or a timeout broke the connection off.
     Broken,

@@ -25,6 +25,7 @@
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -109,14 +110,17 @@ pub(super) async fn serve(
     let settings = &front.settings;
     let streams = Streams::new(settings);
     let _tasks = AbortOnDrop(&streams);
-    let shared = Arc::clone(&front);
+    let is_early = Arc::new(AtomicBool::new(false));
+    let shared = (Arc::clone(&front), Arc::clone(&is_early));
     let seat = entry.seat;
     let service = service_fn(move |request| {
-        let (front, entry) = (Arc::clone(&shared), entry.clone());
+        let ((front, is_early), entry) = (shared.clone(), entry.clone());
         async move {
             let mut reply = router::answer(&front, entry, with_host(request)).await;
-            // Only HTTP/1 has it.
-            reply.headers_mut().remove(header::CONNECTION);
+            // Only HTTP/1 has it. There may be answers after this one, which are not lost either.
+            if reply.headers_mut().remove(header::CONNECTION).is_some() {
+                is_early.store(true, Ordering::Relaxed);
+            }
             Ok::<_, Infallible>(reply.map(Followed::new))
         }
     });
@@ -152,6 +156,7 @@ pub(super) async fn serve(
         }
     };
     match ended {
+        Ok(()) if is_early.load(Ordering::Relaxed) => Served::Early,
         Ok(()) => Served::Whole,
         Err(error) => {
             tracing::debug!(%error, "a connection broke off");

@@ -170,36 +170,25 @@ impl Call<'_> {
         self.holder.view(self.app.catalog())
     }
 
-    /// Reads the whole body of the request.
+    /// Reads the whole body of the request. A server that drains waits no longer for the rest of it.
     ///
     /// # Errors
-    /// If the body is too large, takes too long or breaks off.
+    /// If the body is too large, takes too long or breaks off, or if the server drains before it is whole.
     ///
     /// # Cancellation
     /// The part that was read is dropped.
     pub async fn body(self) -> Result<RequestBody, ApiError> {
+        let mut phase = self.app.phase.clone();
         let memory = (&self.app.bodies, &self.uncounted);
-        let body = body::read(self.request, &self.app.settings, memory).await?;
+        // A body that is there is read: it is not refused for what is missing.
+        let body = tokio::select! {
+            biased;
+            body = body::read(self.request, &self.app.settings, memory) => body?,
+            () = reached(&mut phase, ServerPhase::Draining) => return Err(ApiError::draining()),
+        };
         if let Some(order) = &self.order_body {
             order.keep(&body);
         }
         Ok(body)
-    }
-
-    /// Reads the whole body of a request that a server which drains refuses: it waits no longer for the rest then.
-    ///
-    /// # Errors
-    /// As those of [`Self::body`], or that the server drains.
-    ///
-    /// # Cancellation
-    /// As there.
-    pub async fn body_while_serving(self) -> Result<RequestBody, ApiError> {
-        let mut phase = self.app.phase.clone();
-        // A body that is there is read: it is not refused for what is missing.
-        tokio::select! {
-            biased;
-            body = self.body() => body,
-            () = reached(&mut phase, ServerPhase::Draining) => Err(ApiError::draining()),
-        }
     }
 }

@@ -205,7 +205,7 @@ async fn read_call<T: Send + 'static>(
         headers: call.request.headers().clone(),
     };
     let passage = Passage::of(&call.request, call.operation);
-    let body = call.body_while_serving().await?;
+    let body = call.body().await?;
     app.check_hands()?;
     app.check_limits(caller.tenant())?;
     let arrived = app.watched.clock.now();

@@ -10,7 +10,7 @@
 //! A server is silent at once where no connection to it can be made. One whose answer is late may be at work: it is
 //! asked again, stays as it was meanwhile, and is silent when [`LATE_MAX`] answers in a row were late. If requests of ours
 //! run there when the last of them is late, it is busy and not silent: they have times of their own, after which they
-//! fail. Busy or silent, it counts as not heard.
+//! fail. Busy or silent, it counts as not heard. One that this machine has no file, port or memory left to ask stays as it was.
 
 mod headcount;
 
@@ -63,6 +63,8 @@ pub(crate) struct Asker {
     router: RouterSlots,
     /// The capacity of a server that does not tell it.
     found: FoundCapacity,
+    /// The blocks that its metrics told last.
+    blocks: LastBlocks,
 }
 
 /// Requests of ours at a server, for questions that disturb one that has none.
@@ -71,6 +73,15 @@ pub(crate) struct Ours {
     pub(crate) count: u32,
     /// The models that they are for, as far as they name one.
     pub(crate) models: BTreeSet<String>,
+}
+
+/// The KV blocks of a server in its last answer with metrics, which count while few answers are missing: with them goes
+/// most of what the server is assumed to have cached.
+#[derive(Debug, Default)]
+struct LastBlocks {
+    load: ServerLoad,
+    /// The rounds in a row since then that had no such answer.
+    missing: u32,
 }
 
 /// The part of an answer that says how much a server takes.
@@ -105,6 +116,7 @@ impl Asker {
             hides_loaded: false,
             router: RouterSlots::default(),
             found: FoundCapacity::default(),
+            blocks: LastBlocks::default(),
         }
     }
 
@@ -238,8 +250,9 @@ impl Asker {
         }
     }
 
-    /// The load and the requests in the metrics that have names, an operator's before those of the software.
-    async fn measured(&self, software: ServerSoftware) -> (ServerLoad, Option<Headcount>) {
+    /// The load and the requests in the metrics that have names, an operator's before those of the software. Where no answer
+    /// comes, the blocks are those of the last one, unless [`LATE_MAX`] rounds in a row had none.
+    async fn measured(&mut self, software: ServerSoftware) -> (ServerLoad, Option<Headcount>) {
         let names = self.metrics.clone().or(software.metric_names());
         if !names.has_any() {
             return (ServerLoad::default(), None);
@@ -248,9 +261,11 @@ impl Asker {
         match self.client.get(path, PATIENCE).await {
             Ok((StatusCode::OK, body)) => {
                 let samples = Samples::parse(&String::from_utf8_lossy(&body));
-                (load_of(&samples, &names), counted_in(&samples, &names))
+                let load = load_of(&samples, &names);
+                self.blocks.told(load);
+                (load, counted_in(&samples, &names))
             }
-            Ok(_) | Err(_) => (ServerLoad::default(), None),
+            Ok(_) | Err(_) => (self.blocks.missed(), None),
         }
     }
 
@@ -276,15 +291,17 @@ where
     ask().await
 }
 
-/// The availability of a server that was asked in vain, at which so many requests of ours run.
-pub(crate) fn unheard(error: &CallError, ours: usize) -> Availability {
+/// The availability of a server that was asked in vain, at which so many requests of ours run; absent: that says nothing
+/// of the server.
+pub(crate) fn unheard(error: &CallError, ours: usize) -> Option<Availability> {
     match error {
-        CallError::Timeout(_) if ours > 0 => Availability::Busy,
+        CallError::NoMeans(_) => None,
+        CallError::Timeout(_) if ours > 0 => Some(Availability::Busy),
         CallError::Timeout(_)
         | CallError::Unreachable(_)
         | CallError::Connection(_)
         | CallError::Answer { .. }
-        | CallError::Path(_) => Availability::Silent,
+        | CallError::Path(_) => Some(Availability::Silent),
     }
 }
 
@@ -468,6 +485,28 @@ fn numbers(value: &Value, name: &str) -> Vec<u64> {
             .flat_map(|inner| numbers(inner, name))
             .collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    }
+}
+
+// === impl LastBlocks ===
+
+impl LastBlocks {
+    /// Keeps the blocks of an answer. The requests in it have others in their place by the next round.
+    fn told(&mut self, load: ServerLoad) {
+        let load = ServerLoad {
+            present: None,
+            ..load
+        };
+        *self = Self { load, missing: 0 };
+    }
+
+    /// The load that counts after a round without an answer.
+    fn missed(&mut self) -> ServerLoad {
+        self.missing = self.missing.saturating_add(1);
+        if self.missing >= LATE_MAX {
+            self.load = ServerLoad::default();
+        }
+        self.load
     }
 }
 

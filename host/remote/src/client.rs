@@ -13,6 +13,8 @@
 //! a router on the way has forgotten it. One on which nothing comes while requests wait is asked (`PING`), and given up
 //! where that has no answer: its requests have failed, and the next ones go over another.
 
+mod error;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
@@ -33,12 +35,14 @@ use hyper_util::client::legacy::connect::{HttpConnector, HttpInfo};
 use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use pointsman_executor::server::ServerConfig;
-use pointsman_notation::{Time, causes, chain};
+use pointsman_notation::{causes, chain};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
+
+pub use error::CallError;
 
 /// The most bytes of a server's answer to a question of ours.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -56,8 +60,6 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const ANSWERED_MAX: usize = 8192;
 /// The time between two looks at all of them for those that are forgotten.
 const SWEPT_EVERY: Duration = Duration::from_secs(1);
-/// The numbers of the errors by which this machine has no room for more files: `ENFILE` and `EMFILE`.
-const NO_FILES: [i32; 2] = [23, 24];
 /// The bytes of an answer by HTTP/2 that come before its client has read any.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// The bytes that all answers on a connection may have unread together: enough for 4096 whose clients read nothing.
@@ -130,29 +132,6 @@ pub struct Download {
     patience: Duration,
 }
 
-/// The reason why a server was not heard.
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// No connection could be made: nothing of the request has reached the server.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The connection broke before an answer, or this machine can make none now.
-    #[error("{0}")]
-    Connection(String),
-    /// Nothing came for too long.
-    #[error("no answer within {}", Time(*.0))]
-    Timeout(Duration),
-    /// The answer is longer than an answer to such a question is.
-    #[error("its answer has more than {bytes_max} bytes, or broke off")]
-    Answer {
-        /// The most bytes that it may have.
-        bytes_max: usize,
-    },
-    /// The path cannot be asked for.
-    #[error("the path is none: {0}")]
-    Path(#[from] InvalidUri),
-}
-
 impl Connections {
     /// Connections with TLS where an address asks for it, by the certificates of the system.
     ///
@@ -212,7 +191,7 @@ impl Connections {
         if is_early && has_ended(&error) && self.answered.knows(&error, now) {
             let response = self.fresh.request(again).await;
             // The server may have read it before, and have ended by it.
-            return response.map_err(|error| CallError::Connection(chain(&error)));
+            return response.map_err(|error| CallError::of_sent(&error));
         }
         Err(CallError::of(&error))
     }
@@ -407,20 +386,6 @@ impl ServerClient {
     }
 }
 
-// === impl CallError ===
-
-impl CallError {
-    /// The error of a request that has no answer.
-    fn of(error: &legacy::Error) -> Self {
-        let why = chain(error);
-        if error.is_connect() && !causes(error).any(is_own_fault) {
-            Self::Unreachable(why)
-        } else {
-            Self::Connection(why)
-        }
-    }
-}
-
 // === impl Answered ===
 
 impl Answered {
@@ -519,16 +484,6 @@ fn is_refused(error: &legacy::Error) -> bool {
         let is_connection = error.is_go_away() && reason == Some(h2::Reason::NO_ERROR);
         error.is_remote() && (is_stream || is_connection)
     })
-}
-
-/// True for a fault of this machine, which says nothing of a server: it has no file, port or memory left.
-fn is_own_fault(cause: &(dyn Error + 'static)) -> bool {
-    let error = cause.downcast_ref::<io::Error>();
-    let number = error.and_then(io::Error::raw_os_error);
-    let lacks_files = number.is_some_and(|number| NO_FILES.contains(&number));
-    let kind = error.map(io::Error::kind);
-    let others = [io::ErrorKind::AddrNotAvailable, io::ErrorKind::OutOfMemory];
-    lacks_files || kind.is_some_and(|kind| others.contains(&kind))
 }
 
 fn is_end(cause: &(dyn Error + 'static)) -> bool {

@@ -324,7 +324,7 @@ impl Remote {
             Err(error) => {
                 // Those count that run there now: it may be long since it was asked.
                 let availability = unheard(&error, self.running.len());
-                let told = self.available(availability, &error.to_string());
+                let told = availability.and_then(|it| self.available(it, &error.to_string()));
                 Heard::of(told.into_iter().collect())
             }
         }

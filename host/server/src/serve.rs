@@ -397,16 +397,22 @@ impl Server {
     pub async fn stop(mut self) -> Result<()> {
         info!(drain_s = self.drain.as_secs(), "shutting down");
         self.phase.send_replace(ServerPhase::Draining);
-        let mut http = Ok(());
-        if timeout(self.drain, &mut self.http).await.is_err() {
-            warn!("drain deadline passed, ending what is left");
-            self.driver.stop().await;
-            if timeout(LAST_WORDS, &mut self.http).await.is_err() {
-                self.phase.send_replace(ServerPhase::Ended);
-                let served = (&mut self.http).await.context("HTTP panicked");
-                http = served.and_then(|served| Ok(served?));
+        let ended = match timeout(self.drain, &mut self.http).await {
+            Ok(ended) => ended,
+            Err(_elapsed) => {
+                warn!("drain deadline passed, ending what is left");
+                self.driver.stop().await;
+                match timeout(LAST_WORDS, &mut self.http).await {
+                    Ok(ended) => ended,
+                    Err(_elapsed) => {
+                        self.phase.send_replace(ServerPhase::Ended);
+                        (&mut self.http).await
+                    }
+                }
             }
-        }
+        };
+        let served = ended.context("HTTP panicked");
+        let http = served.and_then(|served| Ok(served?));
         self.driver.stop().await;
         let (reconciler, driver) = (self.reconciler, self.driver_thread);
         let fleet = &self.fleet;
@@ -589,3 +595,6 @@ pub(crate) fn check_defaults(report: &ReconcilerReport) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,8 +4,10 @@
 //! a row, and no more run than before, the server runs no more at once. Some that wait in one round alone say nothing: a server takes
 //! those that have just come a step later, and long prompts one after the other.
 //!
-//! Memory may be lacking for a while, or tokens in a step, and not slots: each round in which none waits raises the capacity to one more
-//! than it was, or than run. It is forgotten where none is known to wait and no request of ours is there.
+//! Memory may be lacking for a while, or tokens in a step, and not slots: a round in which none waits raises the capacity to one more
+//! than it was, or than run, and the next ones in a row by two, four, and so on. Where the server is full, few wait there before it is
+//! found again, and after one long prompt the capacity is soon as usual. It is forgotten where none is known to wait and no request of
+//! ours is there.
 
 use std::mem;
 
@@ -23,6 +25,8 @@ pub(super) struct FoundCapacity {
     running_max: Option<u32>,
     /// Requests that ran in the round before, if some waited then.
     ran: Option<u32>,
+    /// The last rise of the capacity; zero: some have waited since.
+    rise: u32,
 }
 
 // === impl Headcount ===
@@ -41,12 +45,17 @@ impl FoundCapacity {
         let waited = counted.filter(|counted| counted.waiting > 0);
         let runs = waited.map(|counted| counted.running);
         let ran = mem::replace(&mut self.ran, runs);
+        self.rise = match (counted, runs) {
+            (_, Some(_)) => 0,
+            (Some(_), None) => self.rise.saturating_mul(2).max(1),
+            (None, None) => self.rise,
+        };
         self.running_max = match (ran, runs) {
             (Some(ran), Some(runs)) if runs <= ran => Some(ran),
             (_, Some(runs)) => self.running_max.map(|max| max.max(runs)),
             (_, None) if ours == 0 => None,
             (_, None) => self.running_max.map(|max| match counted {
-                Some(counted) => max.max(counted.running).saturating_add(1),
+                Some(counted) => max.max(counted.running).saturating_add(self.rise),
                 None => max,
             }),
         };
@@ -100,11 +109,37 @@ mod tests {
             (12, 0, 12),
             (3, 0, 0),
         ];
-        let capacities = [None, Some(10), Some(11), Some(12), Some(30), Some(31), None];
+        let capacities = [None, Some(10), Some(11), Some(13), Some(30), Some(31), None];
         assert_eq!(found(rounds), capacities);
         // A long prompt takes all tokens of some steps.
         let held_up = [(1, 199, 200), (1, 199, 200), (200, 0, 200)];
         assert_eq!(found(held_up), [None, Some(1), Some(201)]);
+    }
+
+    #[test]
+    fn a_capacity_is_as_usual_soon_after_a_long_prompt_where_little_runs() {
+        // Four requests, whose prompts are read one after the other.
+        let [held_up, runs] = [(1, 3, 4), (4, 0, 4)];
+        let found = found([
+            held_up, held_up, runs, runs, runs, runs, runs, runs, runs, runs,
+        ]);
+        let raised = [1, 5, 7, 11, 19, 35, 67, 131, 259].map(Some);
+        assert_eq!((found[0], &found[1..]), (None, &raised[..]));
+    }
+
+    #[test]
+    fn of_a_full_server_at_which_none_waits_for_a_moment_one_slot_more_is_tried() {
+        let rounds = [
+            (64, 9, 73),
+            (64, 9, 73),
+            (64, 0, 64),
+            (64, 1, 65),
+            (64, 1, 65),
+            (64, 0, 64),
+        ];
+        let [full, one_more] = [64, 65].map(Some);
+        let capacities = [None, full, one_more, one_more, full, one_more];
+        assert_eq!(found(rounds), capacities);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::future::ready;
 
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use super::*;
 use crate::client::{Connections, Trust};
@@ -26,7 +28,7 @@ async fn a_question_is_asked_again_where_its_answer_is_late_and_not_where_nobody
         let given = answers.len();
         let mut answers = answers.into_iter();
         let answer = patiently(|| ready(answers.next().expect("no question more"))).await;
-        let found = answer.err().map(|error| unheard(&error, 0));
+        let found = answer.err().and_then(|error| unheard(&error, 0));
         assert_eq!((found, given - answers.len()), (ends, questions));
     }
 }
@@ -34,9 +36,17 @@ async fn a_question_is_asked_again_where_its_answer_is_late_and_not_where_nobody
 #[test]
 fn a_server_that_is_late_is_busy_while_requests_of_ours_run_there() {
     let late = CallError::Timeout(PATIENCE);
-    assert_eq!(unheard(&late, 1), Availability::Busy);
+    assert_eq!(unheard(&late, 1), Some(Availability::Busy));
     let refused = CallError::Unreachable("refused".to_owned());
-    assert_eq!(unheard(&refused, 1), Availability::Silent);
+    assert_eq!(unheard(&refused, 1), Some(Availability::Silent));
+}
+
+#[test]
+fn a_server_that_this_machine_has_no_means_to_ask_stays_as_it_was() {
+    let lacking = CallError::NoMeans("too many open files".to_owned());
+    for ours in [0, 1] {
+        assert_eq!(unheard(&lacking, ours), None);
+    }
 }
 
 #[test]
@@ -154,8 +164,59 @@ fn the_slots_of_llama_cpp_are_counted_that_process() {
 fn asker(models: &[&str]) -> Asker {
     let mut server = ServerConfig::new("http://127.0.0.1:1".parse().unwrap());
     server.models = models.iter().map(|name| (*name).to_owned()).collect();
+    asker_of(&server)
+}
+
+fn asker_of(server: &ServerConfig) -> Asker {
     let connections = Connections::trusting(Trust::Nobody).unwrap();
-    Asker::new(ServerClient::new(connections, &server), &server)
+    Asker::new(ServerClient::new(connections, server), server)
+}
+
+/// Answers one question, on a connection of its own.
+async fn answer(listener: &TcpListener, status: &str, body: &str) {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let read = stream.read(&mut [0; 4096]).await.unwrap();
+    assert!(read > 0, "nothing is asked");
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_blocks_of_a_server_count_while_a_few_answers_with_its_metrics_are_missing() {
+    let metrics = "vllm:num_requests_running 3\n\
+        vllm:kv_cache_usage_perc 0.25\n\
+        vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut asker = asker_of(&ServerConfig::new(url.parse().unwrap()));
+    let blocks = Some((16, 1000, 750));
+    for (is_told, present, known) in [
+        (false, None, None),
+        (true, Some(3), blocks),
+        (false, None, blocks),
+        (false, None, blocks),
+        (true, Some(3), blocks),
+        (false, None, blocks),
+        (false, None, blocks),
+        (false, None, None),
+        (false, None, None),
+        (true, Some(3), blocks),
+    ] {
+        let (status, body) = if is_told {
+            ("200 OK", metrics)
+        } else {
+            ("503 Service Unavailable", "")
+        };
+        let asked = asker.measured(ServerSoftware::Vllm);
+        let ((load, counted), ()) = tokio::join!(asked, answer(&listener, status, body));
+        let told = load.tokens_per_block.zip(load.kv);
+        let told = told.map(|(tokens, kv)| (tokens, kv.blocks_total, kv.blocks_free));
+        assert_eq!((load.present, told), (present, known));
+        assert_eq!(counted.map(Headcount::all), present);
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::advance;
 
+use super::error::{NO_FILES, is_own_fault};
 use super::*;
 use crate::test_util::{hold_clock, settle};
 
@@ -239,8 +240,10 @@ async fn a_fault_of_this_machine_is_not_taken_for_a_server_that_is_not_there() {
     connector.set_local_address(Some("192.0.2.1".parse().unwrap()));
     let client: Client<HttpConnector, Full<Bytes>> = keeping().build(connector);
     let asked = client.get(Uri::from_static("http://127.0.0.1:9/"));
-    let error = CallError::of(&asked.await.unwrap_err());
-    assert!(matches!(error, CallError::Connection(_)), "{error:?}");
+    let error = asked.await.unwrap_err();
+    for error in [CallError::of(&error), CallError::of_sent(&error)] {
+        assert!(matches!(error, CallError::NoMeans(_)), "{error:?}");
+    }
     for number in NO_FILES {
         assert!(is_own_fault(&io::Error::from_raw_os_error(number)));
     }
