@@ -15,7 +15,7 @@ use pointsman_executor::prompt::{ChatMessage, PromptEncoder as _, PromptError};
 use pointsman_executor::text::{Decoded, Detokenizer as _, TextStream};
 use pointsman_executor::tools::{
     CallForm, CallSyntax, CallableTool, CalledFunction, NoTools, OtherwiseText, Tool, ToolCall,
-    ToolKind,
+    ToolKind, UnkeptRules,
 };
 use pointsman_model::test_util::models::demo_folder;
 use pointsman_text::ModelText;
@@ -84,6 +84,7 @@ fn calls(most: u32, otherwise: OtherwiseText) -> AnswerForm {
     let tools = tools.map(|(name, schema)| CallableTool {
         name: name.to_owned(),
         parameters: schema.to_string(),
+        unkept: UnkeptRules::Refuse,
     });
     AnswerForm::Calls(CallForm {
         tools: tools.collect(),
@@ -273,6 +274,45 @@ fn what_a_reader_takes_for_a_call_is_no_text() {
             let refused = tokens.iter().any(|token| matcher.accept(*token).is_err());
             assert!(refused, "{syntax:?}: {called:?}");
         }
+    }
+}
+
+/// Schemas as Pydantic writes them, of secrets, paths, sets and maps with keys of a kind.
+#[test]
+fn rules_that_no_answer_can_be_kept_to_are_left_out_or_refused() {
+    let text = text(TEMPLATES[0].1, &[]);
+    let checked = |field: &Value, unkept: UnkeptRules| {
+        let parameters =
+            json!({"type": "object", "properties": {"field": field}, "required": ["field"]});
+        text.check_form(&AnswerForm::Calls(CallForm {
+            tools: vec![CallableTool {
+                name: "keep".to_owned(),
+                parameters: parameters.to_string(),
+                unkept,
+            }],
+            most: 1,
+            otherwise: OtherwiseText::None,
+        }))
+    };
+    let of_keys = json!({"type": "string", "maxLength": 3});
+    for (field, rule) in [
+        (json!({"type": "string", "format": "password"}), "password"),
+        (json!({"type": "string", "format": "path"}), "path"),
+        (
+            json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true}),
+            "uniqueItems",
+        ),
+        (
+            json!({"type": "object", "propertyNames": of_keys}),
+            "propertyNames",
+        ),
+    ] {
+        assert_eq!(checked(&field, UnkeptRules::LeaveOut), Ok(()), "{field}");
+        let refused = checked(&field, UnkeptRules::Refuse).unwrap_err();
+        assert!(refused.contains(rule), "{refused}");
+        // It tells nothing of the grammar around the schema.
+        assert!(!refused.contains("keep"), "{refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
     }
 }
 

@@ -59,6 +59,17 @@ pub struct CallableTool {
     pub name: String,
     /// The JSON schema of its arguments, as text.
     pub parameters: String,
+    /// The fate of the schema's rules that no answer can be kept to.
+    pub unkept: UnkeptRules,
+}
+
+/// The fate of rules of a schema that no answer can be kept to: a key that is not built, or a format that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnkeptRules {
+    /// The schema is refused.
+    Refuse,
+    /// Answers are kept to the other rules.
+    LeaveOut,
 }
 
 /// The text that may stand in the place of calls.

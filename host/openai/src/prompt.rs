@@ -99,6 +99,7 @@ impl Prompt {
             context_tokens,
             tokens_min,
         };
+        let beside = self.told_beside();
         let tokens_min = self.tokens_min(model.text);
         if tokens_min > usize::try_from(context_tokens).unwrap_or(usize::MAX) {
             return Err(too_long(tokens_min));
@@ -120,7 +121,7 @@ impl Prompt {
             }
             Ok(tokens) => Ok(tokens),
             Err(PromptError::TooLong { tokens_min }) => Err(too_long(tokens_min)),
-            Err(error) => Err(refused(param, &error)),
+            Err(error) => Err(refused(param, beside, &error)),
         }
     }
 
@@ -144,6 +145,14 @@ impl Prompt {
         match self {
             Prompt::Chat(_) => "messages",
             Prompt::Text(_) | Prompt::BareText(_) | Prompt::Tokens(_) => "prompt",
+        }
+    }
+
+    /// The words for what a chat template is told beside the prompt's field.
+    fn told_beside(&self) -> &'static str {
+        match self {
+            Prompt::Chat(chat) if !chat.tools.is_empty() => " with these `tools`",
+            Prompt::Chat(_) | Prompt::Text(_) | Prompt::BareText(_) | Prompt::Tokens(_) => "",
         }
     }
 
@@ -177,8 +186,8 @@ fn known(at: &str, ids: Vec<u32>, text: &dyn PromptEncoder) -> Result<Vec<u32>, 
     }
 }
 
-/// The error of a prompt in the field `param` that has no tokens.
-fn refused(param: &str, error: &PromptError) -> ApiError {
+/// The error of a prompt in the field `param` that has no tokens; `beside` are the words of [`Prompt::told_beside`].
+fn refused(param: &str, beside: &str, error: &PromptError) -> ApiError {
     if let PromptError::NoChatTemplate = error {
         return ApiError::field(param, "the model has no chat template; use /v1/completions");
     }
@@ -190,9 +199,11 @@ fn refused(param: &str, error: &PromptError) -> ApiError {
         error = error as &dyn std::error::Error,
         "a prompt has no tokens"
     );
-    if let PromptError::Template(_) = error {
+    if let PromptError::Template(cause) = error {
         // Other messages may well pass, and the same ones never will.
-        return ApiError::field(param, format!("the chat template fails on `{param}`"));
+        let cause = quoted(&cause.to_string());
+        let message = format!("the chat template fails on `{param}`{beside}: {cause}");
+        return ApiError::field(param, message);
     }
     ApiError::Internal
 }
@@ -236,6 +247,9 @@ mod tests {
             _: &[Tool],
             tokens_max: u32,
         ) -> Result<Vec<u32>, PromptError> {
+            if chat.iter().any(|message| message.role == "unheard_of") {
+                return Err(PromptError::Template("no such role\nat all".into()));
+            }
             let texts = chat.iter().filter_map(|message| message.content.clone());
             self.encode(&texts.collect::<String>(), tokens_max)
         }
@@ -310,6 +324,31 @@ mod tests {
             assert_eq!(tokens.map(|tokens| tokens.len()), expected);
         }
         assert_eq!(encoder.longest.load(Ordering::Relaxed), 400);
+    }
+
+    #[test]
+    fn a_template_that_fails_says_on_what_and_why() {
+        let encoder = FourBytes::default();
+        let tool = Tool {
+            name: "roll".to_owned(),
+            definition: "{}".to_owned(),
+            parameters: "{}".to_owned(),
+        };
+        for (tools, on) in [
+            (Vec::new(), "`messages`"),
+            (vec![tool], "`messages` with these `tools`"),
+        ] {
+            let chat = Prompt::Chat(Conversation {
+                messages: vec![ChatMessage::new("unheard_of", "Hi")],
+                tools,
+            });
+            let refused = chat.into_tokens(PromptReader {
+                text: &encoder,
+                context_tokens: 100,
+            });
+            let message = format!("the chat template fails on {on}: no such role?at all");
+            assert_eq!(refused, Err(ApiError::field("messages", message)));
+        }
     }
 
     #[test]

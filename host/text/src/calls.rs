@@ -7,7 +7,7 @@
 use pointsman_executor::prompt::{ChatMessage, PromptError};
 use pointsman_executor::tools::{
     CALL_MARKS, CallForm, CallSyntax, CalledFunction, NoTools, OtherwiseText, Tool, ToolCall,
-    ToolKind,
+    ToolKind, UnkeptRules,
 };
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
@@ -57,7 +57,7 @@ impl CallWriting {
         for (n, tool) in form.tools.iter().enumerate() {
             let call = self.call(syntax, &tool.name, &format!("arguments_{n}"));
             rules.push(format!("call_{n}: {call}"));
-            let arguments = schema_with(&tool.parameters, as_trained())?;
+            let arguments = schema_with(&tool.parameters, as_trained(tool.unkept))?;
             rules.push(format!("arguments_{n}: %json {arguments}"));
         }
         Ok(rules.join("\n"))
@@ -210,10 +210,11 @@ fn roll() -> Tool {
     }
 }
 
-/// The white space in arguments: that of Python's JSON, with which models are trained.
-fn as_trained() -> Value {
+/// The options of arguments: the white space of Python's JSON, with which models are trained, and the fate of some rules.
+fn as_trained(unkept: UnkeptRules) -> Value {
     json!({
         "item_separator": ", ", "key_separator": ": ", "whitespace_flexible": false, "coerce_one_of": true,
+        "lenient": unkept == UnkeptRules::LeaveOut,
     })
 }
 
@@ -225,6 +226,10 @@ fn text(text: &str) -> String {
 /// The way in which the model of a template writes calls; absent: it is not known.
 fn syntax_of(template: &str) -> Option<CallSyntax> {
     let has = |mark: &str| template.contains(mark);
+    // Others write names so, some of them within the marks of these: Qwen 3 Coder, Functionary.
+    if has("<function=") {
+        return None;
+    }
     if has("[TOOL_CALLS]") {
         let syntax = match has("[ARGS]") {
             true => CallSyntax::MarkedName,
@@ -233,8 +238,7 @@ fn syntax_of(template: &str) -> Option<CallSyntax> {
         return Some(syntax);
     }
     if has("<tool_call>") {
-        // Others write XML between these tags.
-        return (!has("<function=")).then_some(CallSyntax::Tags);
+        return Some(CallSyntax::Tags);
     }
     let is_bare = has("<|python_tag|>") || has("ipython") && has("parameters");
     is_bare.then_some(CallSyntax::Bare)

@@ -4,13 +4,15 @@
 //! comes with the model, so it is limited in steps and depth.
 
 use std::error::Error as _;
+use std::iter;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::{Environment, Error, ErrorKind, Value, context, filters};
 use pointsman_executor::prompt::{ChatMessage, PromptError};
 use pointsman_executor::tools::Tool;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
 
 use super::date::strftime;
 use super::python_json::to_json;
@@ -119,6 +121,7 @@ impl ChatTemplate {
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", to_json);
+        environment.add_filter("items", items);
         environment.add_function("raise_exception", |why: String| -> Result<Value, Error> {
             let error = Error::new(ErrorKind::InvalidOperation, why.clone());
             Err(error.with_source(Raised(why)))
@@ -154,8 +157,22 @@ impl ChatTemplate {
     }
 
     /// Renders `messages` as text, up to where the model's answer begins, with the tools that it may call. A
-    /// message without a text is told as none; a template that fails then is told an empty text, as Qwen 3's is.
+    /// message without a text is told as none; a template that fails then is told an empty text, as Qwen 3's is. Tools
+    /// are told as they are written; a template that fails on them is told of empty descriptions and parameters where
+    /// they have none, as that of Hermes 3 is.
     pub(super) fn render(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[Tool],
+    ) -> Result<String, PromptError> {
+        let rendered = self.render_with_texts(messages, tools);
+        if rendered.is_err() && !tools.is_empty() {
+            return self.render_with_texts(messages, &in_full(tools));
+        }
+        rendered
+    }
+
+    fn render_with_texts(
         &self,
         messages: &[ChatMessage],
         tools: &[Tool],
@@ -215,6 +232,48 @@ fn with_texts(messages: &[ChatMessage]) -> Vec<ChatMessage> {
         ..message
     });
     messages.collect()
+}
+
+/// Tools whose functions all have a description, and parameters with properties, if only empty ones.
+fn in_full(tools: &[Tool]) -> Vec<Tool> {
+    let tools = tools.iter().cloned().map(|tool| Tool {
+        definition: definition_in_full(&tool.definition).unwrap_or(tool.definition),
+        ..tool
+    });
+    tools.collect()
+}
+
+/// A tool's definition with what its function leaves out; absent: it has no function.
+fn definition_in_full(definition: &str) -> Option<String> {
+    let mut definition: Json = serde_json::from_str(definition).ok()?;
+    let function = definition.get_mut("function")?.as_object_mut()?;
+    fill(function, "description", serde_json::json!(""));
+    let parameters = fill(
+        function,
+        "parameters",
+        serde_json::json!({"type": "object"}),
+    );
+    if let Some(parameters) = parameters.as_object_mut() {
+        fill(parameters, "properties", serde_json::json!({}));
+    }
+    Some(definition.to_string())
+}
+
+/// Gives a key this value, if it has none, and returns its value.
+fn fill<'o>(object: &'o mut Map<String, Json>, key: &str, value: Json) -> &'o mut Json {
+    let given = object.entry(key).or_insert(Json::Null);
+    if given.is_null() {
+        *given = value;
+    }
+    given
+}
+
+/// The pairs of a map; of what is not defined none, as in Python's Jinja.
+fn items(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(iter::empty::<Value>().collect());
+    }
+    filters::items(value)
 }
 
 /// A message as templates are told it: the arguments of its calls are values.
@@ -316,6 +375,66 @@ mod tests {
             "{{ {'a': [1, 2], 'b': none} | tojson }}",
             r#"{"a": [1, 2], "b": null}"#,
         );
+    }
+
+    #[test]
+    fn what_is_not_defined_has_no_items() {
+        check("{% for k, v in nothing|items %}x{% endfor %}", "");
+        check(
+            "{% for k, v in {'a': 1}|items %}{{ k }}={{ v }}{% endfor %}",
+            "a=1",
+        );
+    }
+
+    /// Renders a template that is told of the function `roll`.
+    fn render_tool(template: &str, function: &str) -> Result<String, PromptError> {
+        let template = ChatTemplate::compile(template.to_owned(), &SpecialTokens::default());
+        let tool = Tool {
+            name: "roll".to_owned(),
+            definition: format!(r#"{{"type": "function", "function": {function}}}"#),
+            parameters: "{}".to_owned(),
+        };
+        template.unwrap().render(&[], &[tool])
+    }
+
+    #[test]
+    fn a_template_that_fails_on_what_a_function_leaves_out_is_told_that_it_is_empty() {
+        let (name_only, hermes) = (
+            r#"{"name": "roll"}"#,
+            "{%- for tool in tools %}{%- set tool = tool.function %}{{- tool.name }}(\
+             {%- for name, field in tool.parameters.properties|items %}{{- name }}{%- endfor %})\
+             {{- ' - ' + tool.description }}\
+             {%- if tool.parameters.properties | length == 0 %}; no parameters{%- endif %}{%- endfor %}",
+        );
+        for (template, function, expected) in [
+            (hermes, name_only, "roll() - ; no parameters"),
+            (
+                hermes,
+                r#"{"name": "roll", "description": "Rolls.", "parameters": {"type": "object"}}"#,
+                "roll() - Rolls.; no parameters",
+            ),
+            (
+                hermes,
+                r#"{"name": "roll", "description": null, "parameters": {}}"#,
+                "roll() - ; no parameters",
+            ),
+            ("{{ tools[0].function.description + '' }}", name_only, ""),
+            // It does not fail, and is told what the client wrote.
+            ("{{ tools[0].function | tojson }}", name_only, name_only),
+        ] {
+            let rendered = render_tool(template, function).unwrap();
+            assert_eq!(rendered, expected, "{function}");
+        }
+        let failed = render_tool("{{ tools[0].function.colour + '' }}", name_only).unwrap_err();
+        let PromptError::Template(cause) = &failed else {
+            panic!("{failed:?}");
+        };
+        let cause = cause.to_string();
+        assert!(
+            cause.starts_with("invalid operation: tried to use +"),
+            "{cause}"
+        );
+        assert_eq!(cause.lines().count(), 1, "{cause}");
     }
 
     #[test]

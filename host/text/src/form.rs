@@ -71,7 +71,11 @@ impl Forms {
         let parser = self.factory.create_parser(self.grammar(form)?);
         let matcher = Matcher::new(parser);
         if let Some(why) = matcher.get_error() {
-            return Err(FormError(why));
+            let told = match matches!(form, AnswerForm::Calls(_)) {
+                true => of_schema(&why).to_owned(),
+                false => why,
+            };
+            return Err(FormError(told));
         }
         let matcher = Arc::new(matcher);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,6 +167,13 @@ pub(super) fn schema_with(text: &str, options: Value) -> Result<Value, FormError
         schema.entry("x-guidance").or_insert(options);
     }
     Ok(schema)
+}
+
+/// The reason why a schema within the grammar of calls is refused, without the place in that, which no client wrote.
+fn of_schema(why: &str) -> &str {
+    let line = why.lines().next().unwrap_or_default();
+    let cause = line.split_once("JSON schema: ");
+    cause.map_or(line, |(_, cause)| cause)
 }
 
 fn refused(error: impl fmt::Display) -> FormError {

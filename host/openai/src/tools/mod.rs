@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use pointsman_executor::form::AnswerForm;
 use pointsman_executor::prompt::PromptEncoder;
-use pointsman_executor::tools::{CallForm, CallSyntax, CallableTool, OtherwiseText, Tool};
+use pointsman_executor::tools::{
+    CallForm, CallSyntax, CallableTool, OtherwiseText, Tool, UnkeptRules,
+};
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::{Fields, Properties, mismatch, object, read};
 use serde::de::DeserializeOwned;
@@ -251,6 +253,10 @@ impl AskedTools {
                 true => tool.parameters.clone(),
                 false => ANY_ARGUMENTS.to_owned(),
             },
+            unkept: match self.is_strict(tool) {
+                true => UnkeptRules::Refuse,
+                false => UnkeptRules::LeaveOut,
+            },
         });
         let most = match (&self.choice, self.several) {
             (ToolChoice::Named(_), _) | (_, Several::FirstOnly) => 1,
@@ -280,7 +286,12 @@ impl AskedTools {
         for tool in &calls.tools {
             let index = self.tools.iter().position(|known| known.name == tool.name);
             let param = format!("tools[{}].function.parameters", index.unwrap_or_default());
-            AskedForm::new(&param, AnswerForm::JsonSchema(tool.parameters.clone())).check(model)?;
+            let alone = AnswerForm::Calls(CallForm {
+                tools: vec![tool.clone()],
+                most: calls.most,
+                otherwise: calls.otherwise,
+            });
+            AskedForm::new(&param, alone).check(model)?;
         }
         Err(refused)
     }
@@ -424,6 +435,7 @@ mod tests {
                     tools: vec![CallableTool {
                         name: "weather".to_owned(),
                         parameters: r#"{"type":"object"}"#.to_owned(),
+                        unkept: UnkeptRules::Refuse,
                     }],
                     most,
                     otherwise,
@@ -442,6 +454,9 @@ mod tests {
             };
             let schemas: Vec<&str> = calls.tools.iter().map(|tool| &*tool.parameters).collect();
             assert_eq!(schemas, [parameters, r#"{"type":"object"}"#], "{choice}");
+            let unkept = calls.tools.iter().map(|tool| tool.unkept);
+            let expected = [UnkeptRules::LeaveOut, UnkeptRules::Refuse];
+            assert!(unkept.eq(expected), "{choice}");
         }
         let only_loose = taken(json!({"tools": [loose]})).unwrap();
         assert_eq!(only_loose.form(None).unwrap().map(|asked| asked.form), None);

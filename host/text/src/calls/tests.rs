@@ -4,7 +4,7 @@ use super::*;
 use crate::chat::SpecialTokens;
 
 /// Chat templates of released models, as far as they bear marks: the rest tells nothing of calls.
-const RELEASED: [(&str, &str, Option<CallSyntax>); 14] = [
+const RELEASED: [(&str, &str, Option<CallSyntax>); 15] = [
     (
         "Llama 3, without tools",
         "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>' }}",
@@ -68,6 +68,11 @@ const RELEASED: [(&str, &str, Option<CallSyntax>); 14] = [
     (
         "Qwen3 Coder",
         r"{{- '<tool_call>\n<function=' + tool_call.name + '>\n' }}{{- '</function>\n</tool_call>' }}",
+        None,
+    ),
+    (
+        "Functionary v3.1",
+        r#"{{- "Think step by step, then call <function=example_function_name>{...}</function>" }}{{- "<|python_tag|>" }}"#,
         None,
     ),
     (
