@@ -1,5 +1,5 @@
 //! The prompt blocks that a server is assumed to hold which says nothing of them: those of the prompts that
-//! it was sent last.
+//! it was sent last, but for what it did not read of them.
 //!
 //! # Bounds
 //! As many blocks as the server's memory has tokens for, or [`TOKENS_UNTOLD`] where it does not say that
@@ -44,9 +44,7 @@ impl AssumedBlocks {
             }
         }
         let mut events = self.forget_beyond(max);
-        if self.order.len() / 2 > self.turns.len() {
-            self.order.retain(|turn| is_last(&self.turns, turn));
-        }
+        self.drop_old_turns();
         if !new.is_empty() {
             events.push(PrefixEvent::Stored(kind, new));
         }
@@ -58,6 +56,22 @@ impl AssumedBlocks {
         self.turns_total += 1;
         self.order.push_back((self.turns_total, block));
         self.turns.insert(block, self.turns_total).is_none()
+    }
+
+    /// Forgets these blocks, of a prompt that was not read. Returns what that changes; absent: nothing.
+    pub(crate) fn forget_unread(&mut self, unread: Prefix<'_>) -> Option<PrefixEvent> {
+        let kind = unread.kind;
+        let mut removed = unread.hashes.to_vec();
+        removed.retain(|hash| self.turns.remove(&(kind, *hash)).is_some());
+        self.drop_old_turns();
+        (!removed.is_empty()).then_some(PrefixEvent::Removed(kind, removed))
+    }
+
+    /// Drops the turns that were not the last of their block, where they are more than half.
+    fn drop_old_turns(&mut self) {
+        if self.order.len() / 2 > self.turns.len() {
+            self.order.retain(|turn| is_last(&self.turns, turn));
+        }
     }
 
     /// Forgets the oldest blocks until there are no more than `max`.
@@ -157,6 +171,30 @@ mod tests {
             blocks.use_prompt(prompt(&HASHES[..1]), 2),
             [removed(&[6, 5, 4, 3])]
         );
+    }
+
+    #[test]
+    fn blocks_that_were_not_read_are_forgotten_and_come_again_as_new_ones() {
+        let mut blocks = AssumedBlocks::default();
+        blocks.use_prompt(prompt(&HASHES[..4]), 4);
+        // The last two were never there.
+        let unread = prompt(&HASHES).after(2);
+        assert_eq!(blocks.forget_unread(unread), Some(removed(&[3, 4])));
+        assert_eq!(blocks.forget_unread(unread), None);
+        assert_eq!(
+            blocks.use_prompt(prompt(&HASHES[..4]), 4),
+            [stored(&[4, 3])]
+        );
+        assert_eq!(
+            blocks.use_prompt(prompt(&HASHES[4..]), 4),
+            [removed(&[4, 3]), stored(&[6, 5])]
+        );
+        for _ in 0..100 {
+            blocks.use_prompt(prompt(&HASHES[4..]), 4);
+            blocks.forget_unread(prompt(&HASHES[4..]));
+        }
+        assert_eq!(blocks.turns.len(), 2);
+        assert!(blocks.order.len() <= 5, "{}", blocks.order.len());
     }
 
     #[test]

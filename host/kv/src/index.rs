@@ -144,6 +144,20 @@ impl PrefixIndex {
         }
     }
 
+    /// Assumes no longer that a device holds a prompt, of which it had the first `cached_tokens` before and has
+    /// read no more.
+    pub fn forget_unread(
+        &mut self,
+        (id, device): (DeviceId, &mut DeviceKv),
+        prefix: Prefix<'_>,
+        cached_tokens: u32,
+    ) {
+        let cached = cached_tokens / prefix.tokens_per_block().max(1);
+        if let Some(event) = device.assumed.forget_unread(prefix.after(cached)) {
+            self.reported.note(id, event, 0);
+        }
+    }
+
     /// Forgets all contents of a device: the engines have lost their memory. Only the disk outlives
     /// that.
     pub fn forget_memory(&mut self, id: DeviceId, device: &mut DeviceKv) {

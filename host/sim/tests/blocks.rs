@@ -4,13 +4,13 @@ mod common;
 
 use common::{
     END, SECOND, World, add_device, add_executor, arrive, assert_nothing_held, blocks, blocks_idle,
-    blocks_of, device_elsewhere, executor_with, is_queued, is_running, request, single, starts,
-    steps, with_hashes, world, world_with,
+    blocks_of, cancel, device_elsewhere, executor_with, is_queued, is_running, request, single,
+    starts, steps, with_hashes, world, world_with,
 };
 use pointsman_core::rows::{ExecutorKind, Health, Overlap};
 use pointsman_core::{
     Availability, BlockHash, BlockId, Config, DeviceId, Effect, ExecutorId, ExecutorUpdate, Input,
-    KvReport, KvSpec, Micros, Outcome, PlacementTerms, PrefixEvent, RequestId, Tier,
+    KvReport, KvSpec, Micros, Outcome, PlacementTerms, PrefixEvent, RequestId, RetryClass, Tier,
 };
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -318,6 +318,79 @@ fn a_server_that_tells_nothing_is_assumed_to_have_what_it_was_sent_last() {
     world.lose(server);
     world.update(server, ExecutorUpdate::Health(Health::Up));
     assert_eq!(held(&mut world, &[10, 11, 13]), 0);
+}
+
+/// A server with two slots and a queue that tells nothing of what it has cached, and has read nothing yet.
+fn untold() -> (World, ExecutorId) {
+    let mut world = world();
+    let device = device_elsewhere(&mut world, KvSpec::Assumed);
+    let server = executor_with(&mut world, device, |spec, _| {
+        spec.kind = ExecutorKind::Remote;
+        spec.preempts = false;
+        spec.slots_total = 2;
+        spec.queue_limit = 1;
+    });
+    world.policies.route_to(&[server]);
+    (world, server)
+}
+
+/// The tokens that the policy was told last to be cached on the first executor.
+fn told_first(world: &World) -> u32 {
+    let (overlaps, _, _) = told(world);
+    overlaps.first().map_or(0, |(_, [device, ..])| *device)
+}
+
+#[test]
+fn a_server_is_not_assumed_to_have_what_it_turned_back() {
+    let (mut world, server) = untold();
+    // It is asked about anew each time.
+    let turn_back = |world: &mut World, id: RequestId| {
+        world.fail(server, id, RetryClass::Anywhere);
+        world.settle();
+        told_first(world)
+    };
+    let first = arrive(&mut world, with_hashes(&PREFIX, request(13, 2)));
+    assert_eq!(turn_back(&mut world, first), 0);
+    assert_eq!(turn_back(&mut world, first), 0);
+    assert_eq!(cached_tokens(&world, first), 0);
+    assert!(world.run_out(END));
+    // Of a longer prompt it still has what it had before.
+    let longer = arrive(&mut world, with_hashes(&[10, 20, 21], request(13, 2)));
+    assert_eq!((told_first(&world), cached_tokens(&world, longer)), (4, 4));
+    assert_eq!(turn_back(&mut world, longer), 4);
+    // Once it was read, it is there, whatever comes of the answer.
+    world.step(server);
+    assert_eq!(turn_back(&mut world, longer), 12);
+    assert!(world.run_out(END));
+    arrive(&mut world, with_hashes(&PREFIX, request(13, 2)));
+    assert_eq!(told_first(&world), 8);
+}
+
+#[test]
+fn a_prompt_that_is_turned_back_takes_nothing_from_one_that_was_there_before_it() {
+    let (mut world, server) = untold();
+    let new = || with_hashes(&PREFIX, request(13, 2));
+    arrive(&mut world, new());
+    let second = arrive(&mut world, new());
+    assert_eq!(cached_tokens(&world, second), 8);
+    world.fail(server, second, RetryClass::Anywhere);
+    world.settle();
+    assert_eq!(told_first(&world), 8);
+    assert!(world.run_out(END));
+}
+
+#[test]
+fn a_server_is_not_assumed_to_have_what_never_left_its_queue() {
+    let (mut world, _) = untold();
+    for _ in 0..2 {
+        arrive(&mut world, request(13, 2));
+    }
+    let waits = arrive(&mut world, with_hashes(&PREFIX, request(13, 2)));
+    assert!(!is_queued(&world, waits) && !is_running(&world, waits));
+    cancel(&mut world, waits);
+    arrive(&mut world, with_hashes(&PREFIX, request(13, 2)));
+    assert_eq!(told_first(&world), 0);
+    assert!(world.run_out(END));
 }
 
 #[test]

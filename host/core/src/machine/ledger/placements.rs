@@ -133,15 +133,13 @@ impl Ledger {
             Some(pool) => u64::from(pool.used_with(executor.id, prefix, blocks)),
             None => executor.blocks_reckoned() + u64::from(blocks),
         };
-        let mut load = PotentialLoad {
-            blocks_used: used,
-            prefill_tokens_pending: executor.prefill_tokens_pending,
-        };
         let swapped = self.swapped_tokens(request.id(), executor.id);
         let cached = self.tokens_on(device, prefix).max(swapped);
         let uncached = request.row.prompt_tokens.saturating_sub(cached);
-        load.prefill_tokens_pending += u64::from(uncached);
-        load
+        PotentialLoad {
+            blocks_used: used,
+            prefill_tokens_pending: executor.prefill_tokens_pending + u64::from(uncached),
+        }
     }
 
     /// The number of blocks that a waiting request would share with others on an executor, whoever of
@@ -174,9 +172,8 @@ impl Ledger {
         let device = record.spec.device;
         let prefix = shareable_prefix(request, record);
         let lease = (request.id(), executor);
-        let books = &self[device];
-        let is_reported = books.pool().is_none();
-        let reported = is_reported.then(|| self.tokens_on(books, prefix));
+        let is_reported = self[device].pool().is_none();
+        let reported = is_reported.then(|| self.tokens_on(&self[device], prefix));
         let blocks = match reported {
             Some(tokens) => self.blocks_elsewhere(request, record, tokens),
             None => blocks_at_start(request, record),
@@ -186,10 +183,7 @@ impl Ledger {
             self.touch_device(device, out);
         }
         self.join_model(executor, request, out);
-        match reported {
-            Some(tokens) => tokens,
-            None => self.cached_tokens(request.id(), executor),
-        }
+        reported.unwrap_or_else(|| self.cached_tokens(request.id(), executor))
     }
 
     /// The leading tokens of a request's prompt that its blocks on an executor held when they were
@@ -446,7 +440,7 @@ impl Ledger {
         self.device_mut(device).settle(id);
     }
 
-    /// Closes a placement: its slot or queue entry, its blocks and its model's place come free.
+    /// Closes a placement, whose room comes free. A prompt of which nothing was read is not assumed to be there any more.
     pub(crate) fn release(&mut self, request: &Request, out: &mut Outbox) -> Freed {
         let (id, row, placed) = (request.id(), &request.row, request.placement());
         let unfilled = row.prompt_tokens.saturating_sub(placed.prefilled);
@@ -458,6 +452,13 @@ impl Ledger {
         record.queue.remove(row.class, id);
         let ran = record.slots.contains_key(&id);
         let freed = self.vacate(request, placed.executor, out);
+        let prompt = placed.prompt();
+        if prompt.tokens <= prompt.cached && placed.generated == 0 {
+            let prefix = prefix_on(request, &self[placed.executor]);
+            let memory = &mut self.devices[freed.0.0 as usize].memory;
+            self.index
+                .forget_unread((freed.0, memory), prefix, placed.cached_tokens);
+        }
         if ran {
             if self[placed.executor].running().next().is_none() {
                 self.sets.allot_due.insert(freed.0);
@@ -467,8 +468,7 @@ impl Ledger {
         freed
     }
 
-    /// Gives up the room that a placed request has on an executor, or that is kept for a waiting
-    /// one.
+    /// Gives up the room that a placed request has on an executor, or that is kept for a waiting one.
     pub(crate) fn vacate(
         &mut self,
         request: &Request,

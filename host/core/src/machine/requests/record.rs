@@ -463,7 +463,7 @@ impl Phase {
 
 impl Placed {
     /// The part of the prompt that is read, as the server has counted it or else as the host has.
-    fn prompt(&self) -> PromptCount {
+    pub(crate) fn prompt(&self) -> PromptCount {
         self.counted.unwrap_or(PromptCount {
             tokens: self.prefilled,
             cached: self.cached_tokens,
