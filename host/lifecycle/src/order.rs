@@ -46,7 +46,7 @@ pub enum Order {
 /// The reason why an order was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    /// There is no such policy, or no version of it can be put in force.
+    /// There is no such policy, or no version of it is ready yet.
     #[error("there is no policy {0}")]
     NoPolicy(String),
     /// The policy makes no such decision.

@@ -107,7 +107,7 @@ pub(super) fn release(args: &Release) -> Result<Done> {
         Answer::Done(told) => told,
         refused @ Answer::Refused(_) => return Ok(status::after(&args.server, refused)),
     };
-    let answer = match quarantined(&told["quarantine"], &args.version) {
+    let answer = match quarantined(&told, &args.version) {
         Ok(fingerprint) => {
             let path = format!("/admin/quarantine/{}/release", escaped(&fingerprint));
             args.server.post(&path, &json!({}))?
@@ -117,8 +117,9 @@ pub(super) fn release(args: &Release) -> Result<Done> {
     Ok(status::after(&args.server, answer))
 }
 
-/// The fingerprint of the one version in quarantine that `which` names or begins.
-fn quarantined(listed: &Value, which: &str) -> Result<String, String> {
+/// The fingerprint of the one version in quarantine that `which` names or begins, by what the server
+/// `told`. Of several versions of the policy `which` it is the one that is refused: the folder has it.
+fn quarantined(told: &Value, which: &str) -> Result<String, String> {
     let is_meant = |entry: &&Value| {
         let begins = |key: &str| {
             let digest = entry[key].as_str().unwrap_or("");
@@ -126,8 +127,17 @@ fn quarantined(listed: &Value, which: &str) -> Result<String, String> {
         };
         entry["name"] == which || begins("fingerprint") || begins("digest")
     };
-    let listed = listed.as_array().map_or(&[][..], Vec::as_slice);
-    let meant: Vec<&Value> = listed.iter().filter(is_meant).collect();
+    let rows = |key: &str| told[key].as_array().map_or(&[][..], Vec::as_slice);
+    let listed = rows("quarantine");
+    let mut meant: Vec<&Value> = listed.iter().filter(is_meant).collect();
+    let refused = rows("refused").iter().find(|it| it["name"] == which);
+    if let (2.., Some(refused)) = (meant.len(), refused) {
+        let is_there =
+            |entry: &&Value| entry["name"] == which && entry["digest"] == refused["digest"];
+        if meant.iter().any(is_there) {
+            meant.retain(is_there);
+        }
+    }
     let shown = |entries: &[&Value]| {
         let entries = entries.iter().map(|entry| {
             let short = short(entry["fingerprint"].as_str().unwrap_or(""));
@@ -178,7 +188,8 @@ mod tests {
             json!({"name": name, "fingerprint": fingerprint, "digest": "d".repeat(64)})
         };
         let listed = json!([entry("one", "1"), entry("two", "2"), entry("two", "3")]);
-        let meant = |which: &str| quarantined(&listed, which);
+        let told = json!({ "quarantine": listed });
+        let meant = |which: &str| quarantined(&told, which);
         assert_eq!(meant("one"), Ok("1".repeat(64)));
         assert_eq!(meant("22"), Ok("2".repeat(64)));
         let two = "two may be one of 222222222222 (two), 333333333333 (two)";
@@ -188,7 +199,33 @@ mod tests {
         assert!(meant("4").unwrap_err().starts_with(there));
         assert!(meant("").is_err());
         let none = Err("no version is in quarantine".to_owned());
-        assert_eq!(quarantined(&json!([]), "one"), none);
+        assert_eq!(quarantined(&json!({"quarantine": []}), "one"), none);
+    }
+
+    #[test]
+    fn of_several_versions_of_a_policy_the_one_that_the_folder_has_is_meant() {
+        let entry = |name: &str, digit: &str, code: &str| {
+            let fingerprint = digit.repeat(64);
+            json!({"name": name, "fingerprint": fingerprint, "digest": code.repeat(64)})
+        };
+        let told = |code: &str| {
+            json!({
+                "quarantine": [
+                    entry("one", "1", "a"),
+                    entry("one", "2", "b"),
+                    entry("one", "3", "c"),
+                    entry("one", "4", "c"),
+                    entry("two", "5", "a"),
+                ],
+                "refused": [{"name": "one", "digest": code.repeat(64)}],
+            })
+        };
+        assert_eq!(quarantined(&told("a"), "one"), Ok("1".repeat(64)));
+        assert_eq!(quarantined(&told("b"), "one"), Ok("2".repeat(64)));
+        let both = "one may be one of 333333333333 (one), 444444444444 (one)";
+        assert_eq!(quarantined(&told("c"), "one"), Err(both.to_owned()));
+        let error = quarantined(&told("e"), "one").unwrap_err();
+        assert_eq!(error.matches("(one)").count(), 4, "{error}");
     }
 
     #[test]

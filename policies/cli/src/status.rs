@@ -210,12 +210,18 @@ fn quarantine(told: &Value) -> String {
 
 fn trouble(told: &Value) -> String {
     let refused = list(&told["refused"]).map(|refused| {
-        format!(
-            "  {} is not in force: {}: {}\n",
-            text_of(&refused["name"]),
-            text_of(&refused["step"]),
-            first_line(&refused["why"])
-        )
+        let name = text_of(&refused["name"]);
+        let decides = list(&told["policies"])
+            .find(|it| it["name"] == name && list(&it["holds"]).next().is_some());
+        let what = match decides.map(|it| text_of(&it["source"]["kind"])) {
+            Some("embedded") => {
+                format!("the newest file of {name} is refused, the embedded version decides")
+            }
+            Some(_) => format!("the newest file of {name} is refused, the version before decides"),
+            None => format!("{name} is not in force"),
+        };
+        let (step, why) = (text_of(&refused["step"]), first_line(&refused["why"]));
+        format!("  {what}: {step}: {why}\n")
     });
     let conflicts = list(&told["conflicts"]).map(|clash| {
         let policies = words(&clash["policies"]);
@@ -295,5 +301,36 @@ pub(super) fn after(server: &ServerArgs, answer: Answer) -> Done {
             Done::good(hooks(&told) + &trials)
         }
         (Answer::Done(told), Format::Json) => Done::good(format!("{told:#}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::trouble;
+
+    #[test]
+    fn a_refused_file_whose_policy_decides_is_not_called_out_of_force() {
+        let refused = |name: &str| json!({"name": name, "step": "validate", "why": "no\nmore"});
+        let policy = |name: &str, kind: &str, holds: Value| {
+            let source = json!({ "kind": kind });
+            json!({"name": name, "source": source, "holds": holds})
+        };
+        let told = json!({
+            "refused": [refused("aging"), refused("gone"), refused("idle"), refused("mine")],
+            "policies": [
+                policy("aging", "embedded", json!(["priority"])),
+                policy("idle", "file", json!([])),
+                policy("mine", "last-good", json!(["routing"])),
+            ],
+        });
+        let expected = [
+            "  the newest file of aging is refused, the embedded version decides: validate: no",
+            "  gone is not in force: validate: no",
+            "  idle is not in force: validate: no",
+            "  the newest file of mine is refused, the version before decides: validate: no",
+        ];
+        assert_eq!(trouble(&told).lines().collect::<Vec<_>>(), expected);
     }
 }

@@ -23,6 +23,8 @@ const COUNT_MAX: u32 = 1024;
 const GROUPS_MAX: usize = 4096;
 /// Two for each doubling of the length, up to 2^18 tokens.
 pub(crate) const BUCKETS: usize = 36;
+/// The length in the middle of each bucket.
+const MIDDLES: [u32; BUCKETS] = middles();
 
 /// The lengths of each group of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +62,23 @@ pub(crate) struct Distribution {
     pub(crate) buckets: [u16; BUCKETS],
 }
 
+/// Expectations of requests in one question, each found once for those that are alike.
+#[derive(Debug)]
+pub(crate) struct Expectations<'a> {
+    lengths: &'a Lengths,
+    known: BTreeMap<Alike<'a>, Option<u32>>,
+}
+
+/// All that an expectation depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Alike<'a> {
+    account: Account,
+    size: Mark,
+    labels: &'a [u32],
+    generated: u32,
+    left_max: u32,
+}
+
 /// Features by which requests are grouped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Features<'a> {
@@ -86,14 +105,17 @@ impl Lengths {
         }
     }
 
+    /// No expectations yet, for one question.
+    pub(crate) fn expectations(&self) -> Expectations<'_> {
+        Expectations {
+            lengths: self,
+            known: BTreeMap::new(),
+        }
+    }
+
     /// The tokens that an answer with `generated` so far is expected to have still, of `left_max` at most;
     /// absent: too few were as long.
-    pub(crate) fn expected(
-        &self,
-        features: Features<'_>,
-        generated: u32,
-        left_max: u32,
-    ) -> Option<u32> {
+    fn expected(&self, features: Features<'_>, generated: u32, left_max: u32) -> Option<u32> {
         let mut expected: Option<u64> = None;
         let known = features
             .groups()
@@ -116,6 +138,30 @@ impl Lengths {
         Self {
             groups: groups.into_iter().collect(),
         }
+    }
+}
+
+// === impl Expectations ===
+
+impl<'a> Expectations<'a> {
+    /// The tokens that an answer with `generated` so far is expected to have still, of `left_max` at most;
+    /// absent: too few were as long.
+    pub(crate) fn of(
+        &mut self,
+        features: Features<'a>,
+        generated: u32,
+        left_max: u32,
+    ) -> Option<u32> {
+        let alike = Alike {
+            account: features.account,
+            size: features.size(),
+            labels: features.labels,
+            generated,
+            left_max,
+        };
+        let lengths = self.lengths;
+        let known = self.known.entry(alike);
+        *known.or_insert_with(|| lengths.expected(features, generated, left_max))
     }
 }
 
@@ -145,9 +191,14 @@ impl<'a> Features<'a> {
         }
     }
 
+    /// The mark of the prompt's size.
+    fn size(self) -> Mark {
+        Mark::Size(u32::BITS - self.prompt_tokens.leading_zeros())
+    }
+
     /// The groups of the request, from the general to the particular.
     fn groups(self) -> impl Iterator<Item = Group> {
-        let size = Mark::Size(u32::BITS - self.prompt_tokens.leading_zeros());
+        let size = self.size();
         let labels = self.labels.iter().map(|label| Mark::Label(*label));
         let everybody = [Mark::None, size].map(|mark| Group { of: None, mark });
         let of = Some(self.account);
@@ -176,13 +227,12 @@ impl Distribution {
     /// The answers longer than `generated`, and the sum of what each had left beyond that, of `left_max` at
     /// most.
     fn left(&self, generated: u32, left_max: u32) -> (u64, u64) {
-        let buckets = (0..).zip(&self.buckets);
+        let buckets = MIDDLES.iter().zip(&self.buckets);
         buckets
-            .filter_map(|(idx, &count)| {
-                let left = middle(idx)
-                    .checked_sub(generated)
-                    .filter(|&left| left > 0)?;
-                Some((u64::from(count), u64::from(left.min(left_max))))
+            .filter(|&(&middle, &count)| count > 0 && middle > generated)
+            .map(|(middle, &count)| {
+                let left = (middle - generated).min(left_max);
+                (u64::from(count), u64::from(left))
             })
             .fold((0, 0), |(all, sum), (count, left)| {
                 (all + count, sum + count * left)
@@ -199,10 +249,19 @@ fn bucket(tokens: u32) -> usize {
     idx.min(BUCKETS - 1)
 }
 
-/// The length in the middle of a bucket.
-fn middle(bucket: u32) -> u32 {
-    let least = |bucket: u32| (2 + bucket % 2) << (bucket / 2) >> 1;
-    least(bucket).midpoint(least(bucket + 1) - 1)
+const fn middles() -> [u32; BUCKETS] {
+    let mut middles = [0; BUCKETS];
+    let (mut idx, mut bucket) = (0, 0);
+    while idx < BUCKETS {
+        middles[idx] = least(bucket).midpoint(least(bucket + 1) - 1);
+        (idx, bucket) = (idx + 1, bucket + 1);
+    }
+    middles
+}
+
+/// The least length in a bucket.
+const fn least(bucket: u32) -> u32 {
+    (2 + bucket % 2) << (bucket / 2) >> 1
 }
 
 #[cfg(test)]

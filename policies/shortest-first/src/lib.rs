@@ -18,7 +18,7 @@ use pointsman_sdk::{
     Bounds, Description, Feed, Mirror, Moment, Policy, Priority, Setting, export, overtaken_first,
 };
 
-use lengths::{Features, Lengths};
+use lengths::{Expectations, Features, Lengths};
 use seen::Seen;
 pub use settings::Settings;
 use settings::Weights;
@@ -99,9 +99,13 @@ impl Priority for ShortestFirst {
 
     fn order(&mut self, mirror: &Mirror, _at: Moment, requests: &[AskedRequest]) -> Vec<u64> {
         let bounds = mirror.bounds();
+        let mut expectations = self.lengths.expectations();
         let ranks = requests.iter().filter_map(|asked| {
             let request = mirror.request(asked.request)?;
-            Some(self.rank(request, asked.cached_tokens, bounds))
+            let output_tokens = self.output_tokens(request, &mut expectations);
+            let uncached = request.prompt_tokens.saturating_sub(asked.cached_tokens);
+            let work = self.weights.work(output_tokens, uncached);
+            Some(self.rank(request, work, bounds))
         });
         let mut ranking: Vec<Rank> = ranks.collect();
         ranking.sort_unstable();
@@ -111,13 +115,11 @@ impl Priority for ShortestFirst {
 }
 
 impl ShortestFirst {
-    fn rank(&self, request: &Request, cached_tokens: u32, bounds: &Bounds) -> Rank {
+    fn rank(&self, request: &Request, work: u64, bounds: &Bounds) -> Rank {
         let weights = self.weights;
         // A head start that was not granted delays, rather than one that was going before time
         // began.
         let ungranted = weights.head_start_max - request.head_start.min(weights.head_start_max);
-        let uncached = request.prompt_tokens.saturating_sub(cached_tokens);
-        let work = weights.work(self.output_tokens(request), uncached);
         let delay = ungranted + bent(work, bounds.wait_max / DELAY_PART);
         Rank {
             due: request.arrived.saturating_add(delay),
@@ -128,12 +130,11 @@ impl ShortestFirst {
 
     /// Tokens that the client expects; without a hint those that are to be expected of it, and failing that
     /// those that it allows.
-    fn output_tokens(&self, request: &Request) -> u32 {
+    fn output_tokens<'a>(&self, request: &'a Request, expectations: &mut Expectations<'a>) -> u32 {
         let bound = request.output_tokens_max;
         let learnt = || {
             let generated = self.seen.generated(request);
-            let features = Features::of_request(request);
-            self.lengths.expected(features, generated, bound)
+            expectations.of(Features::of_request(request), generated, bound)
         };
         let hint = request.output_tokens_expected;
         hint.or_else(learnt).unwrap_or(bound).min(bound)

@@ -42,7 +42,7 @@ async fn traffic(client: Client) -> Result<()> {
     Ok(())
 }
 
-/// Promotes a canary of almost all tenants, rolls it back, releases it from quarantine and binds
+/// Promotes a canary of almost all tenants, rolls it back, releases it from quarantine, promotes and binds
 /// it.
 async fn try_a_canary(serving: &Serving) -> Result<()> {
     let client = serving.client;
@@ -74,7 +74,12 @@ async fn try_a_canary(serving: &Serving) -> Result<()> {
     let release = format!("quarantine/{fingerprint}/release");
     let said = order(client, &release, json!({})).await?;
     ensure!(said["quarantine"] == json!([]), "{said:#}");
-    serving.report_until(|report| holds(report, "next")).await?;
+    // It is again what its file says.
+    let is_there = |report: &ReconcilerReport| report.policies.iter().any(|it| it.name == "next");
+    let report = serving.report_until(is_there).await?;
+    ensure!(!holds(&report, "next"), "{report:#?}");
+    let said = order(client, "policies/next/promote", json!({})).await?;
+    ensure!(holder(&said, "routing") == "next", "{said:#}");
     traffic(client).await?;
 
     for policy in ["memory-aware", "next"] {

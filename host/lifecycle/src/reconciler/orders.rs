@@ -6,6 +6,7 @@ use pointsman_policy::{Assignment, Commit, Mode};
 use pointsman_state::{BoundTo, ModeOrder, Remembered};
 
 use super::Reconciler;
+use super::prepare::kept_out;
 use crate::binding::Place;
 use crate::order::{Order, OrderError};
 use crate::port::{HostEnded, PolicyPort};
@@ -201,7 +202,18 @@ impl<P: PolicyPort> Reconciler<P> {
             ..Commit::default()
         })?;
         for name in self.registry.refused(digest) {
-            self.registry.entry(&name).closed = HookSet::EMPTY;
+            let entry = self.registry.entry(&name);
+            entry.closed = HookSet::EMPTY;
+            // A promotion was of the version that is out, unless an older one has it still: what is
+            // released is tried as its file says.
+            if entry.version(Place::Folder).is_none() {
+                self.state.change(|state| {
+                    let order = state.modes.get(&name);
+                    if order.is_some_and(|order| order.mode == Mode::Enforce) {
+                        state.modes.remove(&name);
+                    }
+                });
+            }
             self.folder.retake(&name);
         }
         for policy in self.embedded.clone() {
@@ -235,7 +247,22 @@ impl<P: PolicyPort> Reconciler<P> {
             let mode = entry.mode(name, self.state.remembered())?;
             Some((mode, entry.current()?.hooks))
         });
-        known.ok_or_else(|| OrderError::NoPolicy(name.to_owned()))
+        known.ok_or_else(|| self.unknown(name))
+    }
+
+    /// The reason why no order can be about `name`: its only version is refused, or there is none.
+    fn unknown(&self, name: &str) -> OrderError {
+        let entry = self.registry.get(name);
+        let Some(refusal) = entry.and_then(|entry| entry.refusal.as_ref()) else {
+            return OrderError::NoPolicy(name.to_owned());
+        };
+        let mut quarantine = self.state.remembered().quarantine.iter().rev();
+        let listed = quarantine.find(|it| it.name == name && Some(it.digest) == refusal.digest);
+        let (step, why) = match listed.map(kept_out) {
+            Some(Failure { step, why }) => (step, why),
+            None => (refusal.step, refusal.why.clone()),
+        };
+        OrderError::Failed { step, why }
     }
 
     /// The mode of a policy as its file says it.

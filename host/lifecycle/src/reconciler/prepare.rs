@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pointsman_component::EmbeddedPolicy;
 use pointsman_interface::{Hook, HookSet, Micros};
-use pointsman_policy::OnFailure;
+use pointsman_policy::{OnFailure, Quarantined};
 use pointsman_state::{FolderId, LastGood};
 
 use super::Reconciler;
@@ -259,14 +259,7 @@ impl<P: PolicyPort> Reconciler<P> {
     /// The reason to refuse `version`, if it is in quarantine: then it claims nothing.
     pub(super) fn in_quarantine(&self, version: &Version) -> Option<Failure> {
         let quarantine = &self.state.remembered().quarantine;
-        let listed = listed(quarantine, version)?;
-        let (name, detail) = (&listed.name, &listed.detail);
-        let why = format!(
-            "it is in quarantine until its code, settings or limits change, or `pointsman policy \
-             release {name}` lets it be tried again: {detail}"
-        );
-        let step = ReloadStep::Bind;
-        Some(Failure { step, why })
+        listed(quarantine, version).map(kept_out)
     }
 
     /// Drops the instances that were judged and not put in force: they hold no hook.
@@ -366,6 +359,17 @@ impl<P: PolicyPort> Reconciler<P> {
     pub(super) fn fall_back(&mut self) -> bool {
         self.registry.fall_back(&self.state.remembered().last_good)
     }
+}
+
+/// The reason to refuse a version that is in quarantine by `entry`.
+pub(super) fn kept_out(entry: &Quarantined) -> Failure {
+    let Quarantined { name, detail, .. } = entry;
+    let why = format!(
+        "it is in quarantine until its code, settings or limits change, or `pointsman policy \
+         release {name}` lets it be tried again: {detail}"
+    );
+    let step = ReloadStep::Bind;
+    Failure { step, why }
 }
 
 /// The folder that was `seen` in an earlier life, if it is the one at `path`. Where an earlier version remembered a

@@ -58,7 +58,7 @@ impl Default for Probation {
             faults_max: 0,
             refusals_permille: 50,
             fuel_percent: 400,
-            fuel_floor: 200_000,
+            fuel_floor: 1_000_000,
             fuel_ceiling: 20_000_000,
         }
     }
@@ -109,6 +109,8 @@ pub enum RollbackWhy {
         used: u64,
         /// Fuel expected from the displaced policy.
         expected: u64,
+        /// Fuel that the terms allow.
+        allowed: u64,
     },
     /// The policy used more fuel than any policy should.
     FuelCeiling {
@@ -347,12 +349,14 @@ impl Trial {
             expected,
         } = self.fuel_compared;
         let unminded = u64::from(questions).saturating_mul(terms.fuel_floor);
-        let allowed = expected.saturating_mul(terms.fuel_percent.into()) / 100;
-        let is_out_of_line = questions >= EVIDENCE && fuel > allowed.max(unminded);
+        let in_proportion = expected.saturating_mul(terms.fuel_percent.into()) / 100;
+        let allowed = in_proportion.max(unminded);
+        let is_out_of_line = questions >= EVIDENCE && fuel > allowed;
         is_out_of_line.then_some(RollbackWhy::Fuel {
             questions,
             used: fuel,
             expected,
+            allowed,
         })
     }
 }
@@ -536,9 +540,11 @@ impl fmt::Display for RollbackWhy {
                 questions,
                 used,
                 expected,
+                allowed,
             } => write!(
                 f,
-                "{used} units of fuel in {questions} questions, {expected} were to be expected"
+                "{used} units of fuel in {questions} questions, {expected} were to be expected; at \
+                 most {allowed} are allowed: fuel-percent, fuel-floor of [policies.probation]"
             ),
             RollbackWhy::FuelCeiling { questions, used } => {
                 write!(f, "{used} units of fuel in {questions} questions")

@@ -104,19 +104,23 @@ async fn a_draining_server_waits_for_no_request_that_has_come_in_part() {
     let mut stage = stage.await;
     let request = Transfer::Whole.request();
     let (head, _) = request.split_once("\r\n\r\n").unwrap();
+    let order = post("/admin/eject", "{}");
     let (mut of_head, mut of_body) = (stage.client().await, stage.client().await);
+    let mut of_order = stage.client().await;
     of_head.send(head).await;
     of_body.send(&request[..request.len() - 1]).await;
-    // By then the server has read both.
+    of_order.send(&order[..order.len() - 1]).await;
+    // By then the server has read all three.
     let mut later = stage.client().await;
     assert_eq!(later.get("/ready").await.head.status, 200);
 
     stage.phase.send_replace(ServerPhase::Draining);
     assert_eq!(timeout(PATIENCE, of_head.is_closed()).await, Ok(true));
-    let answer = timeout(PATIENCE, of_body.answer()).await.unwrap();
-    assert_eq!(answer.error(), (503, "shutting_down".to_owned(), None));
-    assert!(of_body.is_closed().await);
-    drop(of_body);
+    for mut in_part in [of_body, of_order] {
+        let answer = timeout(PATIENCE, in_part.answer()).await.unwrap();
+        assert_eq!(answer.error(), (503, "shutting_down".to_owned(), None));
+        assert!(in_part.is_closed().await);
+    }
     stage.expect_silence();
     stage.ended().await;
 }

@@ -322,6 +322,65 @@ fn a_version_that_stands_its_probation_is_said_to_be_proven() {
     assert!(outcomes(&stage, "mine").contains(&TransactionOutcome::Proven));
 }
 
+#[test]
+fn a_promoted_version_that_was_rolled_back_and_is_released_is_tried_as_its_file_says() {
+    let mut stage = Stage::small();
+    stage.write("mine.wasm", version(&component("aging"), 1));
+    stage.write("mine.toml", "mode = 'shadow'");
+    stage.settle();
+    let policy = || "mine".to_owned();
+    stage.order(Order::Promote { policy: policy() }).unwrap();
+    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    stage.order(Order::Rollback { policy: policy() }).unwrap();
+    assert_eq!(stage.holders(), SMALL);
+    let fingerprint = stage.report().quarantine[0].fingerprint;
+    stage.order(Order::Release { fingerprint }).unwrap();
+    assert_eq!(stage.policy("mine").unwrap().mode, Mode::Shadow);
+    assert_eq!(stage.holders(), SMALL);
+    let priority = hooks(&[Hook::Priority]);
+    assert_eq!(stage.last().outcome, TransactionOutcome::Shadow(priority));
+}
+
+#[test]
+fn an_order_about_a_policy_in_quarantine_says_to_release_it() {
+    let mut stage = Stage::small();
+    stage.write("mine.wasm", version(&component("aging"), 1));
+    stage.settle();
+    let policy = || "mine".to_owned();
+    let rollback = || Order::Rollback { policy: policy() };
+    stage.order(rollback()).unwrap();
+    assert_eq!(stage.policy("mine"), None);
+    let orders = [
+        Order::Promote { policy: policy() },
+        Order::Mode {
+            policy: policy(),
+            mode: Mode::Shadow,
+        },
+        Order::Bind {
+            hook: Hook::Priority,
+            policy: Some(policy()),
+        },
+        rollback(),
+    ];
+    for order in orders {
+        let error = stage.order(order).unwrap_err();
+        let OrderError::Failed { step, why } = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(step, ReloadStep::Bind, "{why}");
+        let says = "`pointsman policy release mine` lets it be tried again: ";
+        assert!(why.contains(says), "{why}");
+    }
+    // One that was never in quarantine has its refusal for an answer.
+    stage.write("bad.wasm", "no");
+    stage.settle();
+    let refusal = stage.refusal("bad").unwrap();
+    let (step, why) = (refusal.step, refusal.why);
+    let policy = "bad".to_owned();
+    let error = stage.order(Order::Promote { policy }).unwrap_err();
+    assert_eq!(error, OrderError::Failed { step, why });
+}
+
 // === Closed hooks ===
 
 fn is_closed(stage: &Stage) -> bool {

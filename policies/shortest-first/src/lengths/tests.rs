@@ -1,6 +1,6 @@
 //! Lengths as they are learnt, by hand-computed means.
 
-use super::{Account, BUCKETS, Features, GROUPS_MAX, Lengths, bucket, middle};
+use super::{Account, BUCKETS, Features, GROUPS_MAX, Lengths, MIDDLES, bucket};
 
 fn features(tenant: u32, prompt_tokens: u32, labels: &[u32]) -> Features<'_> {
     Features {
@@ -26,10 +26,10 @@ fn buckets_are_two_for_each_doubling() {
     let buckets = [0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 1 << 17, u32::MAX].map(bucket);
     assert_eq!(buckets, [0, 0, 2, 3, 4, 4, 5, 5, 6, 6, 7, 34, 35]);
     for tokens in (2..18).flat_map(|bits| [1_u32 << bits, (1 << bits) + 1, 3 << (bits - 1)]) {
-        let told = middle(u32::try_from(bucket(tokens)).expect("it is small"));
+        let told = MIDDLES[bucket(tokens)];
         assert!(told.abs_diff(tokens) * 4 <= tokens, "{tokens} as {told}");
     }
-    assert!(middle(u32::try_from(BUCKETS - 1).expect("it is small")) > 1 << 17);
+    assert!(MIDDLES[BUCKETS - 1] > 1 << 17);
 }
 
 #[test]
@@ -92,4 +92,23 @@ fn past_the_bound_what_is_new_counts_as_what_is_general() {
     assert_eq!(lengths.groups().count(), GROUPS_MAX);
     let expected = lengths.expected(features(9999, 100, &[]), 0, 4096);
     assert!(expected.is_some());
+}
+
+#[test]
+fn what_is_expected_of_requests_that_are_alike_is_found_once() {
+    let (calm, other) = (features(1, 100, &[7]), features(2, 100, &[]));
+    let lengths = learnt(&[(calm, 512, 50), (other, 2, 50)]);
+    let mut expectations = lengths.expectations();
+    for (features, left_max, found) in [
+        (calm, 4096, 1),
+        // Of the same size.
+        (features(1, 101, &[7]), 4096, 1),
+        (other, 4096, 2),
+        (calm, 4096, 2),
+        (calm, 100, 3),
+    ] {
+        let expected = lengths.expected(features, 0, left_max);
+        assert_eq!(expectations.of(features, 0, left_max), expected);
+        assert_eq!(expectations.known.len(), found, "{features:?}");
+    }
 }

@@ -80,3 +80,34 @@ impl ScenarioRun {
         judge.map_or_else(Exercised::default, |judge| judge.exercised().clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use pointsman_policy::PolicySource;
+
+    use crate::run::{EVERY_ANSWER, RunError, begin};
+    use crate::scenario::{PolicyBinding, Scenario, action_steps};
+
+    #[test]
+    fn what_is_about_a_request_that_could_not_arrive_is_impossible_too() {
+        let text = "title = 'nobody attaches'\npolicy = {}\n[end]\nall-finished = true\n";
+        let scenario = Scenario::parse(Path::new("a.toml"), text).expect("it is a scenario");
+        let mut none = |_: &PolicyBinding| -> Result<PolicySource, RunError> {
+            unreachable!("it binds no policy")
+        };
+        let mut run = begin(&scenario, &mut none, EVERY_ANSWER).expect("it begins");
+        let mut does = |action: &str| {
+            let steps = action_steps(&format!("[[step]]\n{action}\n")).expect("it is a step");
+            run.does(&steps[0])
+        };
+        // Prompts in pieces need a device with blocks.
+        assert!(!does("arrive = { name = 'a', prompt = 'c:8' }"));
+        assert!(!does("cancel = 'a'"));
+        assert!(!does("fail = { request = 'a' }"));
+        assert!(does("arrive = { name = 'b', prompt = 8 }"));
+        assert!(!does("cancel = ['a', 'b']"));
+        assert!(does("cancel = 'b'"));
+    }
+}

@@ -195,13 +195,20 @@ impl ScenarioRun {
     }
 
     pub(super) fn request(&self, name: &Name) -> RequestId {
+        self.arrived(name)
+            .expect("an expectation names a request only once it has arrived")
+    }
+
+    /// The request of that name. In a drawn run it need not be there: its arrival may have been
+    /// impossible.
+    fn arrived(&self, name: &Name) -> Result<RequestId, String> {
         let at = self
             .requests
             .iter()
             .position(|known| known == name.get_ref());
         at.and_then(|at| u64::try_from(at).ok())
             .map(RequestId)
-            .expect("a request is named only once it has arrived")
+            .ok_or_else(|| format!("`{}` has not arrived", name.get_ref()))
     }
 
     pub(super) fn request_name(&self, id: RequestId) -> &str {
@@ -289,8 +296,8 @@ impl ScenarioRun {
             Action::RunOut(time) => self.run_out(micros(*time))?,
             Action::Cancel(names) => {
                 for name in names {
-                    self.world
-                        .input(Input::RequestCancelled(self.request(name)));
+                    let request = self.arrived(name)?;
+                    self.world.input(Input::RequestCancelled(request));
                 }
             }
             Action::Fail(failure) => self.fail(failure)?,
@@ -472,7 +479,7 @@ impl ScenarioRun {
 
     fn fail(&mut self, failure: &Failure) -> Result<(), String> {
         self.settle();
-        let request = self.request(&failure.request);
+        let request = self.arrived(&failure.request)?;
         let runs_on = self.executors.values().copied().find(|id| {
             let engine = self.world.engine(*id);
             engine.is_some_and(|engine| engine.sequences().any(|running| running == request))

@@ -170,8 +170,34 @@ fn much_more_fuel_than_the_displaced_one_used_is_out_of_line() {
         questions: 32,
         used: 32 * 40_100,
         expected: 320_000,
+        allowed: 1_280_000,
     };
-    assert_eq!(why(&mut host), (vec![0], expected));
+    let (to, why) = why(&mut host);
+    assert_eq!((to, &why), (vec![0], &expected));
+    let told = "1283200 units of fuel in 32 questions, 320000 were to be expected; at most 1280000 are \
+                allowed: fuel-percent, fuel-floor of [policies.probation]";
+    assert_eq!(why.to_string(), told);
+}
+
+/// An order by lengths that were learnt takes far more than one by arrival, by its nature.
+#[test]
+fn by_default_a_dearer_order_of_a_short_queue_is_in_line() {
+    let (old, new) = (scripted("old"), scripted("new"));
+    old.set(|script| script.fuel = 35_000);
+    new.set(|script| script.fuel = 700_000);
+    let mut host = host(&[&old]);
+    let ask = |host: &mut PolicyHost, now| order_of(host, &quiet(), (60, now));
+    for now in 0..BEFORE {
+        ask(&mut host, now);
+    }
+    let number = host.add(start(new.source()).unwrap()).unwrap();
+    host.swap(Micros(BEFORE), 0, number).unwrap();
+    let terms = Probation::default();
+    host.begin_probation(Micros(BEFORE), number, terms).unwrap();
+    for now in 1..=40 {
+        ask(&mut host, BEFORE + now);
+    }
+    assert_eq!(host.holder(Hook::Priority), Some(number));
 }
 
 #[test]
