@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::message::Submission;
-use pointsman_events::{Micros, SessionKey};
+use pointsman_events::{Micros, Outcome, RefusedWhy, SessionKey};
 use pointsman_http::answer::{HttpAnswer, HttpReply, JSON, Responses};
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::Fields;
@@ -74,6 +74,11 @@ pub(super) async fn pass_on(
     let path = path.and_then(|path| path.split('?').next());
     let is_named = path.is_some_and(answer_names::are_named);
     let events = path.map_or(EventForm::Unnamed, EventForm::of);
+    let hints = &submission.hints;
+    // The servers alone could have it whose id is known, and the driver knows the ids.
+    let is_own_alone =
+        hints.follows_own.is_some() && hints.allowed.as_ref().is_some_and(Vec::is_empty);
+    let missing = is_own_alone.then(|| unanswered(path.unwrap_or_default(), None));
     let (_, mut inflow) = submit(app, submission)?;
     let first = inflow.first().await;
     let placed = inflow.headers();
@@ -85,7 +90,10 @@ pub(super) async fn pass_on(
             relay(relayed, inflow, (pace, unnamed), events)
         }
         Ok(Part::More(_) | Part::Embedding(_) | Part::End(_)) => return Err(mixed()),
-        Err(error) => error.into_reply(),
+        Err(error) => match missing.filter(|_| is_unserved(&error)) {
+            Some(missing) => return Err(missing),
+            None => error.into_reply(),
+        },
     };
     reply.headers_mut().extend(placed);
     Ok(reply)
@@ -110,7 +118,7 @@ pub(super) fn understand(
     let own = own_answer((&caller, &passage), &catalog).filter(|_| asks_alone);
     let remotes = target.remotes(hints.allowed.as_deref());
     if remotes.is_empty() && own.is_none() {
-        return Err(unanswered(&passage, target.name.as_deref()));
+        return Err(unanswered(passage.path(), target.name.as_deref()));
     }
     let mut hints = target.keep_to(&remotes, hints);
     hints.follows_own = own;
@@ -175,9 +183,14 @@ fn own_answer((caller, passage): (&Caller, &Passage), catalog: &Catalog) -> Opti
     own.filter(|_| has_servers)
 }
 
+/// True for the end of a request for which no server was there.
+fn is_unserved(error: &ApiError) -> bool {
+    matches!(error, ApiError::Ended(end) if matches!(end.outcome, Outcome::Refused(RefusedWhy::Unserved { .. })))
+}
+
 /// The refusal of a request that only a server elsewhere could answer, and none may.
-fn unanswered(passage: &Passage, model: Option<&str>) -> ApiError {
-    let path = quoted(passage.path());
+fn unanswered(path: &str, model: Option<&str>) -> ApiError {
+    let path = quoted(path);
     ApiError::Absent(match model {
         Some(model) => format!(
             "{path} is answered by servers elsewhere only, and none that this request may use serves `{}`",

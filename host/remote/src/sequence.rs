@@ -227,6 +227,12 @@ impl Sequence {
         path.ends_with("/completions")
     }
 
+    /// True for a path whose prompt is read though no usage is told: the answer may be made in the background.
+    fn is_response(&self) -> bool {
+        let path = self.call.path.split('?').next().unwrap_or_default();
+        path.ends_with("/responses")
+    }
+
     /// Passes a response on. Its head goes with its first bytes: until then the request may go elsewhere.
     async fn relay(
         &self,
@@ -305,7 +311,7 @@ impl Sequence {
         let watch = &passing.watch;
         let mut usage = watch.usage();
         let is_answer = matches!(watch.form, Form::Events | Form::Whole);
-        usage.is_prompt_read |= is_answer && self.is_completion();
+        usage.is_prompt_read |= is_answer && (self.is_completion() || self.is_response());
         if let Some(status) = watch.last_error().filter(|status| is_failure(*status)) {
             let why = format!("its stream ends with an error, {status}");
             return SequenceEnd::Broken(why, usage);

@@ -1,12 +1,12 @@
 //! Keys for some models before servers that have others too, and answers that are looked at again.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use hyper::Method;
 use pointsman_config::{ApiKey, Config, ModelPattern, Rights, TenantConfig, UsableModels};
 use pointsman_driver::quota::TenantLimits;
 use pointsman_tests::backend::MockBackend;
 use pointsman_tests::serving::Serving;
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::{backend, over, serving_with};
@@ -78,6 +78,7 @@ async fn a_key_with_models_gets_its_own_response_back_from_a_server_that_has_oth
     let serving = serving_with(backends, |config| {
         with_key(config, "sk-open", &["open"]);
         with_key(config, "sk-other", &["other"]);
+        with_key(config, "sk-hidden", &["hidden"]);
     });
     let serving = serving.await?;
     let client = serving.client.for_others();
@@ -111,14 +112,21 @@ async fn a_key_with_models_gets_its_own_response_back_from_a_server_that_has_oth
     ensure!(looks("sk-other", &held).await? == "apart");
     ensure!(looks("sk-open", &format!("{PATH}/resp_2")).await? == "alone");
     ensure!(both.seen(&held).len() == 3);
+    // Where no server is the key's alone, nobody has an answer that is not known.
+    let unknown = serving.client.for_others().with_key("sk-hidden");
+    let unknown = unknown
+        .unchecked(Method::GET, &format!("{PATH}/resp_2"))
+        .await?;
+    ensure!(unknown.status == 404, "{unknown:?}");
     over(serving).await
 }
 
 /// The tokens of this minute that the tenant has used.
-async fn used(serving: &Serving) -> Result<Value> {
+async fn used(serving: &Serving) -> Result<u64> {
     serving.idle().await?;
     let listed = serving.client.get("/admin/tenants").await?.json()?;
-    Ok(listed["tenants"][0]["limits"]["tokens_per_minute_max"]["used"].clone())
+    let used = listed["tenants"][0]["limits"]["tokens_per_minute_max"]["used"].as_u64();
+    used.context("the tokens that were used")
 }
 
 #[tokio::test]
@@ -151,5 +159,13 @@ async fn a_response_is_paid_for_once_however_often_it_is_looked_at() -> Result<(
         let after = used(&serving).await?;
         ensure!(after == paid, "{after}");
     }
+    // Of one that is made in the background no usage is told: its prompt counts.
+    let queued = json!({"id": "resp_2", "status": "queued", "usage": null});
+    mock.obeys(PATH, 200, &queued.to_string());
+    let later = json!({"model": "demo", "input": "hello", "background": true}).to_string();
+    let answer = client.raw(PATH, &[], later).await?;
+    ensure!(answer.status == 200, "{answer:?}");
+    let after = used(&serving).await?;
+    ensure!(after > paid, "{after}");
     over(serving).await
 }

@@ -211,6 +211,8 @@ impl<P: PolicyPort> Reconciler<P> {
                     let order = state.modes.get(&name);
                     if order.is_some_and(|order| order.mode == Mode::Enforce) {
                         state.modes.remove(&name);
+                        let to = BoundTo::Policy(name.clone());
+                        state.bindings.retain(|_, bound| *bound != to);
                     }
                 });
             }
@@ -257,7 +259,11 @@ impl<P: PolicyPort> Reconciler<P> {
             return OrderError::NoPolicy(name.to_owned());
         };
         let mut quarantine = self.state.remembered().quarantine.iter().rev();
-        let listed = quarantine.find(|it| it.name == name && Some(it.digest) == refusal.digest);
+        // A version that is kept out was in force. What is refused for another reason is no version.
+        let listed = quarantine.find(|it| {
+            let is_it = it.name == name && Some(it.digest) == refusal.digest;
+            is_it && refusal.step == ReloadStep::Serve
+        });
         let (step, why) = match listed.map(kept_out) {
             Some(Failure { step, why }) => (step, why),
             None => (refusal.step, refusal.why.clone()),
@@ -269,8 +275,12 @@ impl<P: PolicyPort> Reconciler<P> {
     fn mode_of_file(&self, name: &str) -> Result<Mode, OrderError> {
         let entry = self.registry.get(name);
         let version = entry.and_then(|entry| entry.version(Place::Folder));
-        let version = version.ok_or_else(|| OrderError::Embedded(name.to_owned()))?;
-        Ok(version.mode)
+        let is_refused = entry.is_some_and(|entry| entry.refusal.is_some());
+        match version {
+            Some(version) => Ok(version.mode),
+            None if is_refused => Err(self.unknown(name)),
+            None => Err(OrderError::Embedded(name.to_owned())),
+        }
     }
 
     /// Refuses a shadow that its faults have ended. The host still has it, so that nothing would change.

@@ -5,8 +5,8 @@
 //! those that have just come a step later, and long prompts one after the other.
 //!
 //! Memory may be lacking for a while, or tokens in a step, and not slots: a round in which none waits raises the capacity to one more
-//! than it was, or than run, and the next ones in a row by two, four, and so on. Where the server is full, few wait there before it is
-//! found again, and after one long prompt the capacity is soon as usual. It is forgotten where none is known to wait and no request of
+//! than it was, or than run, and the next ones in a row by two, four, and so on, while half of it is in use. Where the server is full,
+//! few wait there before it is found again, and after one long prompt the capacity is soon no bound to what comes. It is forgotten where none is known to wait and no request of
 //! ours is there.
 
 use std::mem;
@@ -45,8 +45,10 @@ impl FoundCapacity {
         let waited = counted.filter(|counted| counted.waiting > 0);
         let runs = waited.map(|counted| counted.running);
         let ran = mem::replace(&mut self.ran, runs);
+        let half = self.running_max.unwrap_or_default() / 2;
         self.rise = match (counted, runs) {
             (_, Some(_)) => 0,
+            (Some(counted), None) if counted.running < half => 1,
             (Some(_), None) => self.rise.saturating_mul(2).max(1),
             (None, None) => self.rise,
         };
@@ -117,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_is_as_usual_soon_after_a_long_prompt_where_little_runs() {
+    fn a_capacity_is_soon_no_bound_after_a_long_prompt_and_is_not_lost_where_little_runs() {
         // Four requests, whose prompts are read one after the other.
         let [held_up, runs] = [(1, 3, 4), (4, 0, 4)];
         let found = found([
             held_up, held_up, runs, runs, runs, runs, runs, runs, runs, runs,
         ]);
-        let raised = [1, 5, 7, 11, 19, 35, 67, 131, 259].map(Some);
+        let raised = [1, 5, 7, 11, 12, 13, 14, 15, 16].map(Some);
         assert_eq!((found[0], &found[1..]), (None, &raised[..]));
     }
 

@@ -20,7 +20,7 @@ pub enum CallError {
     /// The connection broke before an answer.
     #[error("{0}")]
     Connection(String),
-    /// This machine has no file, port or memory left for it, which says nothing of the server.
+    /// This machine has no file or memory left for it, which says nothing of the server.
     #[error("{0}")]
     NoMeans(String),
     /// Nothing came for too long.
@@ -65,12 +65,11 @@ fn is_of_this_machine(error: &legacy::Error) -> bool {
     causes(error).any(is_own_fault)
 }
 
-/// True for a fault of this machine, which says nothing of a server: it has no file, port or memory left.
+/// True for a fault of this machine, which says nothing of a server: it has no file or memory left. An address that cannot
+/// be had is none: so ends a name's second address, where IPv6 is off, once the first has refused.
 pub(super) fn is_own_fault(cause: &(dyn Error + 'static)) -> bool {
     let error = cause.downcast_ref::<io::Error>();
     let number = error.and_then(io::Error::raw_os_error);
     let lacks_files = number.is_some_and(|number| NO_FILES.contains(&number));
-    let kind = error.map(io::Error::kind);
-    let others = [io::ErrorKind::AddrNotAvailable, io::ErrorKind::OutOfMemory];
-    lacks_files || kind.is_some_and(|kind| others.contains(&kind))
+    lacks_files || error.map(io::Error::kind) == Some(io::ErrorKind::OutOfMemory)
 }

@@ -325,18 +325,22 @@ fn a_version_that_stands_its_probation_is_said_to_be_proven() {
 #[test]
 fn a_promoted_version_that_was_rolled_back_and_is_released_is_tried_as_its_file_says() {
     let mut stage = Stage::small();
+    stage.write("another.wasm", version(&component("aging"), 2));
     stage.write("mine.wasm", version(&component("aging"), 1));
     stage.write("mine.toml", "mode = 'shadow'");
     stage.settle();
+    let holder = |stage: &Stage| stage.holder_name(Hook::Priority);
+    assert_eq!(holder(&stage).as_deref(), Some("another"));
     let policy = || "mine".to_owned();
     stage.order(Order::Promote { policy: policy() }).unwrap();
-    assert_eq!(stage.holder_name(Hook::Priority).as_deref(), Some("mine"));
+    assert_eq!(holder(&stage).as_deref(), Some("mine"));
     stage.order(Order::Rollback { policy: policy() }).unwrap();
-    assert_eq!(stage.holders(), SMALL);
+    assert_eq!(holder(&stage).as_deref(), Some("another"));
     let fingerprint = stage.report().quarantine[0].fingerprint;
     stage.order(Order::Release { fingerprint }).unwrap();
     assert_eq!(stage.policy("mine").unwrap().mode, Mode::Shadow);
-    assert_eq!(stage.holders(), SMALL);
+    assert_eq!(holder(&stage).as_deref(), Some("another"));
+    assert_eq!(stage.report().conflicts, []);
     let priority = hooks(&[Hook::Priority]);
     assert_eq!(stage.last().outcome, TransactionOutcome::Shadow(priority));
 }
@@ -374,11 +378,17 @@ fn an_order_about_a_policy_in_quarantine_says_to_release_it() {
     // One that was never in quarantine has its refusal for an answer.
     stage.write("bad.wasm", "no");
     stage.settle();
-    let refusal = stage.refusal("bad").unwrap();
-    let (step, why) = (refusal.step, refusal.why);
-    let policy = "bad".to_owned();
-    let error = stage.order(Order::Promote { policy }).unwrap_err();
-    assert_eq!(error, OrderError::Failed { step, why });
+    // So has one whose settings are refused since.
+    stage.write("mine.toml", "settings = 1");
+    stage.settle();
+    for name in ["bad", "mine"] {
+        let refusal = stage.refusal(name).unwrap();
+        let (step, why) = (refusal.step, refusal.why);
+        assert!(!why.contains("pointsman policy release"), "{why}");
+        let policy = name.to_owned();
+        let error = stage.order(Order::Promote { policy }).unwrap_err();
+        assert_eq!(error, OrderError::Failed { step, why });
+    }
 }
 
 // === Closed hooks ===
