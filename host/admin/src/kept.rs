@@ -114,17 +114,14 @@ impl KeptExecutors {
         };
         let orders = orders.or_else(|error| set_aside(folder, &error).map(|()| Vec::new()));
         match orders {
-            Ok(list) => {
-                let orders = KeptOrders {
+            Ok(list) => Self {
+                file: Some(path),
+                orders: Mutex::new(KeptOrders {
                     list,
-                    ..KeptOrders::default()
-                };
-                Self {
-                    file: Some(path),
-                    orders: Mutex::new(orders),
-                    ..Self::default()
-                }
-            }
+                    is_tried_again: false,
+                }),
+                ..Self::default()
+            },
             Err(error) => {
                 let path = path.display();
                 warn!(%path, %error, "executors that operators add do not outlive this server");

@@ -126,6 +126,12 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }
 
+/// A path and the query behind it, which is empty where there is none.
+#[must_use]
+pub fn path_and_query(path: &str) -> (&str, &str) {
+    path.split_once('?').unwrap_or((path, ""))
+}
+
 /// The texts of a field in JSON that was cut anywhere, in their order. `name` is the field's name with its quotes, which
 /// are escaped where they are part of a text.
 pub fn field_texts<'a>(json: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {

@@ -15,10 +15,10 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, OFlags, access};
@@ -32,6 +32,22 @@ const READABLE: u32 = 0o644;
 const NAME_BYTES_MAX: usize = 255;
 /// The beginning and the end of the name that a file has until it is whole.
 const UNFINISHED: [&str; 2] = [".", ".new"];
+
+/// The state of a file at one look. Equal stamps mean that the file has not been touched.
+///
+/// Times are seconds and nanoseconds. A stamp has no inode: some network file systems make one up
+/// at each look. A file moved over another shows in the time of its last status change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileStamp {
+    /// The real path, links resolved.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// The time of its last change of contents.
+    pub modified: (i64, i64),
+    /// The time of its last change of status.
+    pub changed: (i64, i64),
+}
 
 /// Opens the regular file at `path` for reading.
 ///
@@ -214,6 +230,21 @@ fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
         ErrorKind::InvalidInput,
         "not a regular file",
     ))
+}
+
+// === impl FileStamp ===
+
+impl FileStamp {
+    /// Makes the stamp of the file with this real path and metadata.
+    #[must_use]
+    pub fn of(path: PathBuf, metadata: &Metadata) -> Self {
+        Self {
+            path,
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
 }
 
 #[cfg(test)]

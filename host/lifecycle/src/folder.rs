@@ -18,8 +18,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
 
+use pointsman_files::FileStamp;
 use pointsman_interface::Micros;
 use pointsman_policy::{POLICY_NAME, is_policy_name};
 use pointsman_state::FolderId;
@@ -30,22 +30,9 @@ mod tests;
 /// Policies that a folder may offer; further ones are left out.
 pub(crate) const POLICIES_MAX: usize = 64;
 
-/// The state of a file at one look. Equal stamps mean that the file has not been touched.
-///
-/// Times are seconds and nanoseconds. A stamp has no inode: some network file systems make one up
-/// at each look. A file moved over another shows in the time of its last status change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    /// The real path, links resolved.
-    pub(crate) path: PathBuf,
-    pub(crate) bytes: u64,
-    pub(crate) modified: (i64, i64),
-    pub(crate) changed: (i64, i64),
-}
-
 /// A regular file behind a name in the folder, or the reason why there is none to read, such as a
 /// link that leads nowhere. Such a name is not the same as one that is gone.
-pub(crate) type Sight = Result<Stamp, String>;
+pub(crate) type Sight = Result<FileStamp, String>;
 
 /// The result of one look at the folder.
 #[derive(Debug)]

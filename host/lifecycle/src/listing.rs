@@ -7,14 +7,15 @@
 //!    (`a_file_that_changed_since_it_was_seen_is_not_read`).
 
 use std::collections::BTreeMap;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use pointsman_files::FileStamp;
 use pointsman_state::FolderId;
 
-use super::folder::{Listing, Sight, Stamp};
+use super::folder::{Listing, Sight};
 use super::report::ReloadStep;
 use super::transactions::Failure;
 
@@ -50,24 +51,15 @@ pub(crate) fn folder_id(path: &Path) -> io::Result<FolderId> {
 fn look_at(path: &Path) -> Sight {
     let real = fs::canonicalize(path);
     match real.and_then(|real| Ok((fs::metadata(&real)?, real))) {
-        Ok((metadata, real)) if metadata.is_file() => Ok(stamp(real, &metadata)),
+        Ok((metadata, real)) if metadata.is_file() => Ok(FileStamp::of(real, &metadata)),
         Ok(_) => Err("not a regular file".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-fn stamp(path: PathBuf, metadata: &Metadata) -> Stamp {
-    Stamp {
-        path,
-        bytes: metadata.len(),
-        modified: (metadata.mtime(), metadata.mtime_nsec()),
-        changed: (metadata.ctime(), metadata.ctime_nsec()),
-    }
-}
-
 /// The bytes of the file that was seen as `seen`, at most `max` of them; absent: the file has
 /// changed.
-pub(crate) fn read(seen: &Stamp, max: usize) -> Result<Option<Vec<u8>>, Failure> {
+pub(crate) fn read(seen: &FileStamp, max: usize) -> Result<Option<Vec<u8>>, Failure> {
     let bytes = seen.bytes;
     if usize::try_from(bytes).map_or(true, |bytes| bytes > max) {
         return Err(failure(format!("{bytes} bytes, {max} are allowed")));
@@ -84,9 +76,9 @@ fn failure(why: String) -> Failure {
     Failure { step, why }
 }
 
-fn read_seen(seen: &Stamp) -> io::Result<Option<Vec<u8>>> {
+fn read_seen(seen: &FileStamp) -> io::Result<Option<Vec<u8>>> {
     let mut file = pointsman_files::open(&seen.path)?;
-    if stamp(seen.path.clone(), &file.metadata()?) != *seen {
+    if FileStamp::of(seen.path.clone(), &file.metadata()?) != *seen {
         return Ok(None);
     }
     let mut bytes = Vec::new();
@@ -95,17 +87,18 @@ fn read_seen(seen: &Stamp) -> io::Result<Option<Vec<u8>>> {
         .take(seen.bytes.saturating_add(1))
         .read_to_end(&mut bytes)?;
     let whole = u64::try_from(bytes.len()).is_ok_and(|read| read == seen.bytes);
-    let same = stamp(seen.path.clone(), &file.metadata()?) == *seen;
+    let same = FileStamp::of(seen.path.clone(), &file.metadata()?) == *seen;
     Ok((whole && same).then_some(bytes))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::process::Command;
 
     use super::*;
 
-    fn seen(path: &Path) -> Stamp {
+    fn seen(path: &Path) -> FileStamp {
         look_at(path).unwrap()
     }
 
@@ -139,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_too_large_is_not_even_opened() {
-        let stamp = Stamp {
+        let stamp = FileStamp {
             path: PathBuf::from("/nowhere"),
             bytes: 10,
             modified: (0, 0),

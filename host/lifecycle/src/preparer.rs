@@ -32,12 +32,13 @@ use pointsman_component::{
     COMPONENT_BYTES_MAX, CompileCache, Digest, EmbeddedPolicy, Limits, Made, PolicyComponent,
     PolicyEngine,
 };
+use pointsman_files::FileStamp;
 use pointsman_interface::{Bounds, Micros};
 use pointsman_sidecar::{SIDECAR_BYTES_MAX, Sidecar};
 use serde_json::{Map, Value};
 
 use super::background::{Background, JobId};
-use super::folder::{Pair, Sight, Stamp};
+use super::folder::{Pair, Sight};
 use super::listing::read;
 use super::registry::{OnDisk, Origin, Version};
 use super::report::ReloadStep;
@@ -361,7 +362,7 @@ impl Drop for BegunJob {
 }
 
 /// The file that was seen, if there was one to read.
-fn regular(seen: &Sight) -> Result<&Stamp, Failure> {
+fn regular(seen: &Sight) -> Result<&FileStamp, Failure> {
     seen.as_ref().map_err(|why| Failure {
         step: ReloadStep::Read,
         why: why.clone(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pointsman_driver::message::{DriverHandle, NamedAnswer};
 use pointsman_events::SessionKey;
-use pointsman_executor::relay::field_texts;
+use pointsman_executor::relay::{field_texts, path_and_query};
 use pointsman_http::fields::{Fields, read};
 use pointsman_http::{KeyHolder, ModelPattern, Rights, UsableModels};
 use sha2::{Digest as _, Sha256};
@@ -59,7 +59,7 @@ pub(super) fn followed(path: &str, fields: &Fields<'_>, tenant: &str) -> Option<
 /// The key of the answer that a request is about and has nothing generated from, as holders of the same models know it;
 /// absent: it is none, or the holder may use all models.
 pub(super) fn own(path: &str, rights: &Rights) -> Option<SessionKey> {
-    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let (path, query) = path_and_query(path);
     let path = path.strip_prefix(ANSWERS)?;
     let (id, about) = path.split_once('/').unwrap_or((path, ""));
     let is_about = ABOUT.contains(&about) && !may_name_model(query);
@@ -75,7 +75,7 @@ fn own_key(rights: &Rights, id: &[u8]) -> Option<SessionKey> {
 }
 
 fn segments(path: &str) -> impl Iterator<Item = &str> {
-    let path = path.split('?').next().unwrap_or_default();
+    let (path, _) = path_and_query(path);
     path.split('/').filter(|segment| !segment.is_empty())
 }
 

@@ -10,6 +10,7 @@ use http::StatusCode;
 use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::message::Submission;
 use pointsman_events::{Micros, Outcome, RefusedWhy, SessionKey};
+use pointsman_executor::relay::path_and_query;
 use pointsman_http::answer::{HttpAnswer, HttpReply, JSON, Responses};
 use pointsman_http::error::{ApiError, quoted};
 use pointsman_http::fields::Fields;
@@ -71,7 +72,7 @@ pub(super) async fn pass_on(
     arrived: Micros,
 ) -> Result<HttpReply, ApiError> {
     let path = submission.job.call.as_ref().map(|call| &*call.path);
-    let path = path.and_then(|path| path.split('?').next());
+    let path = path.map(|path| path_and_query(path).0);
     let is_named = path.is_some_and(answer_names::are_named);
     let events = path.map_or(EventForm::Unnamed, EventForm::of);
     let hints = &submission.hints;
@@ -178,9 +179,8 @@ fn target_of<'c>(
 
 /// The key of the answer that a request is about, if that is its client's own and there are servers elsewhere.
 fn own_answer((caller, passage): (&Caller, &Passage), catalog: &Catalog) -> Option<SessionKey> {
-    let has_servers = catalog.executors.iter().any(ExecutorEntry::is_remote);
     let own = answer_names::own(passage.path(), caller.holder.rights());
-    own.filter(|_| has_servers)
+    own.filter(|_| catalog.executors.iter().any(ExecutorEntry::is_remote))
 }
 
 /// True for the end of a request for which no server was there.

@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, Request};
 use pointsman_driver::message::Hints;
 use pointsman_driver::spans::Operation;
 use pointsman_executor::job::Job;
-use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall, Rooms};
+use pointsman_executor::relay::{CONNECTION_HEADERS, RemoteCall, Rooms, path_and_query};
 use pointsman_http::RequestBody;
 use pointsman_http::fields::{Fields, read, read_whole};
 use serde_json::value::RawValue;
@@ -106,10 +106,7 @@ impl Passage {
 
     /// True if servers find the model of the request in its body alone, as far as its path is known here.
     pub(super) fn has_model_in_body(&self) -> bool {
-        let (path, query) = self
-            .path
-            .split_once('?')
-            .unwrap_or((self.path.as_str(), ""));
+        let (path, query) = path_and_query(&self.path);
         let is_known = MODEL_IN_BODY.contains(&path) && !may_name_model(query);
         is_known || self.operation != Operation::Other
     }

@@ -10,7 +10,7 @@
 //! A server is silent at once where no connection to it can be made. One whose answer is late may be at work: it is
 //! asked again, stays as it was meanwhile, and is silent when [`LATE_MAX`] answers in a row were late. If requests of ours
 //! run there when the last of them is late, it is busy and not silent: they have times of their own, after which they
-//! fail. Busy or silent, it counts as not heard. One that this machine has no file, port or memory left to ask stays as it was.
+//! fail. Busy or silent, it counts as not heard. One that this machine has no file or memory left to ask stays as it was.
 
 mod headcount;
 

@@ -23,7 +23,7 @@ use pointsman_events::SequenceRef;
 use pointsman_executor::delivery::TextSink;
 use pointsman_executor::relay::{
     BrokenStream, CONNECTION_HEADERS, ClientGone, RelayBeginning, RelayFrame, RelaySender,
-    RemoteCall,
+    RemoteCall, path_and_query,
 };
 use pointsman_executor::server::{BrokenStreams, ServerAnswer};
 use pointsman_executor::trace::TraceHeaders;
@@ -221,16 +221,19 @@ impl Sequence {
         }
     }
 
+    /// The path that is asked for, without its query.
+    fn path(&self) -> &str {
+        path_and_query(&self.call.path).0
+    }
+
     /// True for a path that every server has.
     fn is_completion(&self) -> bool {
-        let path = self.call.path.split('?').next().unwrap_or_default();
-        path.ends_with("/completions")
+        self.path().ends_with("/completions")
     }
 
     /// True for a path whose prompt is read though no usage is told: the answer may be made in the background.
     fn is_response(&self) -> bool {
-        let path = self.call.path.split('?').next().unwrap_or_default();
-        path.ends_with("/responses")
+        self.path().ends_with("/responses")
     }
 
     /// Passes a response on. Its head goes with its first bytes: until then the request may go elsewhere.
@@ -323,10 +326,9 @@ impl Sequence {
 
     /// Follows a streamed chat, where another server may have to go on with it.
     fn follower(&self, form: Form, broken: Option<&BrokenStream>) -> Option<Follower> {
-        let path = self.call.path.split('?').next().unwrap_or_default();
         let may_go_on = self.broken_streams == BrokenStreams::GoOn
             && form == Form::Events
-            && path.ends_with("/chat/completions");
+            && self.path().ends_with("/chat/completions");
         may_go_on.then(|| Follower::new(broken))
     }
 

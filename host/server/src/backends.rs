@@ -19,7 +19,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::mem;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -28,6 +27,7 @@ use pointsman_core::ExecutorId;
 use pointsman_driver::catalog::{Catalog, ExecutorEntry};
 use pointsman_driver::fleet::{AddError, Fleet, UpkeepError};
 use pointsman_executor::server::ServerConfig;
+use pointsman_files::FileStamp;
 use tokio::sync::watch;
 use tokio::task;
 use tokio::time::{Instant, sleep};
@@ -55,27 +55,14 @@ struct Roster {
     /// The servers attached of which no model is known yet, each with the end of the time for which others
     /// stay for their sake.
     coming: BTreeMap<String, Instant>,
-    /// The edition of the file that was last read again; absent: none was.
-    read: Option<FileEdition>,
-    /// The edition that the last look found; absent: there was none.
-    seen: Option<FileEdition>,
-    /// The last edition that could not be used, and why, which is not logged again.
-    unusable: Option<(FileEdition, String)>,
+    /// The stamp of the file that was last read again; absent: none was.
+    read: Option<FileStamp>,
+    /// The stamp that the last look found; absent: there was no file.
+    seen: Option<FileStamp>,
+    /// The last file that could not be used, and why, which is not logged again.
+    unusable: Option<(FileStamp, String)>,
     /// Servers that could not be attached, and are not logged again.
     refused: BTreeMap<String, String>,
-}
-
-/// An edition of the configuration file, as a look at it tells. Tools that make the same files everywhere give all of
-/// them one time: another file in its place shows in the path, or in the time of its last status change.
-///
-/// Times are seconds and nanoseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct FileEdition {
-    /// The real path, links resolved.
-    path: PathBuf,
-    bytes: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
 }
 
 /// A server that was attached from here. An operator may have removed it since.
@@ -112,7 +99,7 @@ pub(crate) async fn start(
         coming: BTreeMap::new(),
         // It may have been edited since it was read: models were loaded meanwhile.
         read: None,
-        seen: edition(config.flags.config.as_ref()),
+        seen: stamp(config.flags.config.as_ref()),
         unusable: None,
         refused: BTreeMap::new(),
     };
@@ -171,16 +158,11 @@ fn serves<'a>(catalog: &'a Catalog, name: &str) -> &'a [String] {
     executor.map_or(&[], |executor| &executor.models)
 }
 
-/// The edition of the file at `path`; absent: there is none.
-fn edition(path: Option<&PathBuf>) -> Option<FileEdition> {
+/// The stamp of the file at `path`; absent: there is none.
+fn stamp(path: Option<&PathBuf>) -> Option<FileStamp> {
     let path = fs::canonicalize(path?).ok()?;
     let found = fs::metadata(&path).ok()?;
-    Some(FileEdition {
-        path,
-        bytes: found.len(),
-        modified: (found.mtime(), found.mtime_nsec()),
-        changed: (found.ctime(), found.ctime_nsec()),
-    })
+    Some(FileStamp::of(path, &found))
 }
 
 // === impl Roster ===
@@ -190,7 +172,7 @@ impl Roster {
     /// files and for DNS.
     async fn reread(&mut self) {
         let path = self.flags.config.clone();
-        let found = edition(path.as_ref());
+        let found = stamp(path.as_ref());
         let before = mem::replace(&mut self.seen, found.clone());
         let is_news = found == before && found != self.read;
         let Some(now) = found.filter(|_| is_news) else {
@@ -201,7 +183,7 @@ impl Roster {
             // The host ends, or this panicked, which is told.
             return;
         };
-        if edition(path.as_ref()).as_ref() != Some(&now) {
+        if stamp(path.as_ref()).as_ref() != Some(&now) {
             // It is written just now. The looks that follow will find it.
             return;
         }

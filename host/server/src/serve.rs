@@ -4,6 +4,8 @@
 //! [`Server::stop`]: nothing new is taken; what is in hand goes on until the drain deadline; then
 //! the driver ends what is left, HTTP says so to its clients, and every thread and task is joined.
 
+mod threads;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -26,7 +28,6 @@ use pointsman_driver::provider::ServedModel;
 use pointsman_driver::quota::Quotas;
 use pointsman_driver::spans::{self, RequestSpan, SpanQueue, Spans};
 use pointsman_driver::{Driver, Memory, thread};
-use pointsman_executor::handle::Ended;
 use pointsman_executor::stats::EngineStats;
 use pointsman_http::{AccessRules, App, Front, ServerPhase, Watched};
 use pointsman_lifecycle::order::OrderHandle;
@@ -56,6 +57,7 @@ use crate::routes;
 use crate::settings::{access_rules, http_settings, tenant_limits};
 use crate::state;
 use pointsman_config::{BackendConfig, Config, WrittenKeys};
+use threads::join;
 
 /// Batches of executor events on their way to the driver.
 const EVENTS_MAX: usize = 256;
@@ -262,13 +264,17 @@ impl Server {
         // One that stands for a name without an address is nobody yet, though its models are known.
         let names = config.backends.iter().filter(|it| it.resolve.is_some());
         let names: Vec<String> = names.map(|it| it.server.executor_name()).collect();
-        let count = |catalog: &Arc<Catalog>, wanted: fn(&ExecutorEntry) -> bool| {
-            let executors = catalog.executors.iter();
-            let there = executors.filter(|it| !names.contains(&it.name));
-            there.filter(|it| wanted(it)).count()
+        let is_there = |it: &&ExecutorEntry| !names.contains(&it.name);
+        let has_models = |it: &ExecutorEntry| !it.models.is_empty();
+        let have = |catalog: &Arc<Catalog>| {
+            let there = catalog.executors.iter().filter(is_there);
+            there.filter(|it| has_models(it)).count()
         };
-        let have = |catalog: &Arc<Catalog>| count(catalog, |it| !it.models.is_empty());
-        let all = catalog.wait_for(|catalog| count(catalog, |it| it.models.is_empty()) == 0);
+        let have_all = |catalog: &Arc<Catalog>| {
+            let mut there = catalog.executors.iter().filter(is_there);
+            there.all(has_models)
+        };
+        let all = catalog.wait_for(have_all);
         drop(timeout(FIRST_LOOK, all).await);
         let wanted = usize::try_from(config.ready_executors).unwrap_or(usize::MAX);
         let found = have(&catalog.borrow());
@@ -439,29 +445,6 @@ impl Server {
         }
         info!("stopped");
         http.and(joined)
-    }
-}
-
-/// An engine's thread, with the name of its executor; absent: that was ordered to go.
-type EngineThread = (Option<String>, JoinHandle<Ended>);
-
-/// Waits for the driver and the engines, each of them. The driver first: it holds what the engines wait for.
-fn join(driver: JoinHandle<()>, engines: Vec<EngineThread>) -> Result<()> {
-    let driver = driver.join();
-    let driver = driver.map_err(|_panic| anyhow!("the driver panicked"));
-    let engines = engines.into_iter();
-    engines.fold(driver, |ended, engine| ended.and(join_engine(engine)))
-}
-
-/// Waits for an engine. One that had given up is a failure, unless its executor was ordered to go.
-fn join_engine((executor, engine): EngineThread) -> Result<()> {
-    let ended = engine.join();
-    let ended = ended.map_err(|_panic| anyhow!("an engine panicked"))?;
-    match (ended, executor) {
-        (Ended::GaveUp(why), Some(executor)) => {
-            bail!("the engine of executor `{executor}` had given up: {why}")
-        }
-        (Ended::GaveUp(_), None) | (Ended::Closed, _) => Ok(()),
     }
 }
 

@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 
 use pointsman_component::{CompileCache, Digest};
 use pointsman_interface::Hook;
+use pointsman_notation::chain;
 use pointsman_policy::{Mode, Quarantined};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -190,7 +191,7 @@ impl State {
                 state.remembered = remembered;
             }
             Err(error) => {
-                let (what, why) = ("state file set aside, beginning anew", reason(&error));
+                let (what, why) = ("state file set aside, beginning anew", chain(&error));
                 warn!(why, "{what}");
                 state.shown.set_aside = Some(format!("{what}: {why}"));
             }
@@ -294,7 +295,7 @@ impl State {
     }
 
     fn fails(&mut self, what: &'static str, error: &dyn std::error::Error) {
-        let why = reason(error);
+        let why = chain(error);
         if self.problems.get(what) != Some(&why) {
             warn!(why, "{what}");
             self.problems.insert(what, why);
@@ -307,13 +308,5 @@ impl State {
         let problems = problems.map(|(what, why)| format!("{what}: {why}"));
         let problems: Vec<String> = problems.collect();
         self.shown.problem = (!problems.is_empty()).then(|| problems.join("; "));
-    }
-}
-
-/// An error and its source.
-fn reason(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }

@@ -1,12 +1,14 @@
 //! Listings by script.
 
+use std::path::PathBuf;
+
 use super::*;
 
 const SETTLE: Micros = Micros(200);
 
 /// A file whose content and time are `version`.
 fn file(version: u64) -> Sight {
-    Ok(Stamp {
+    Ok(FileStamp {
         path: PathBuf::from("/policies"),
         bytes: version,
         modified: (0, 0),

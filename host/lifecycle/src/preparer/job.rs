@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pointsman_component::{
     CompileCache, Digest, EmbeddedPolicy, Limits, LoadError, Made, PolicyComponent, PolicyEngine,
 };
+use pointsman_files::FileStamp;
 use pointsman_interface::Bounds;
 use pointsman_policy::{Runner, self_test};
 use pointsman_sidecar::Sidecar;
 use tracing::warn;
 
-use crate::folder::Stamp;
 use crate::registry::{Origin, Version};
 use crate::report::ReloadStep;
 use crate::transactions::{Attempt, Failure};
@@ -41,7 +41,7 @@ pub(crate) struct Job {
     pub(super) sidecar_text: Option<String>,
     pub(super) bounds: Bounds,
     /// The code's file; absent: the code is not from the folder.
-    pub(super) stamp: Option<Stamp>,
+    pub(super) stamp: Option<FileStamp>,
 }
 
 /// The code of a version.
@@ -57,7 +57,7 @@ pub(crate) struct Prepared {
     pub(crate) started: Runner,
     pub(crate) component: PolicyComponent,
     /// The code's file; absent: the code is not from the folder.
-    pub(crate) stamp: Option<Stamp>,
+    pub(crate) stamp: Option<FileStamp>,
     /// The origin of the compiled code; absent: the component was at hand.
     pub(super) made: Option<Made>,
 }

@@ -259,11 +259,9 @@ impl<P: PolicyPort> Reconciler<P> {
             return OrderError::NoPolicy(name.to_owned());
         };
         let mut quarantine = self.state.remembered().quarantine.iter().rev();
+        let listed = quarantine.find(|it| it.name == name && Some(it.digest) == refusal.digest);
         // A version that is kept out was in force. What is refused for another reason is no version.
-        let listed = quarantine.find(|it| {
-            let is_it = it.name == name && Some(it.digest) == refusal.digest;
-            is_it && refusal.step == ReloadStep::Serve
-        });
+        let listed = listed.filter(|_| refusal.step == ReloadStep::Serve);
         let (step, why) = match listed.map(kept_out) {
             Some(Failure { step, why }) => (step, why),
             None => (refusal.step, refusal.why.clone()),

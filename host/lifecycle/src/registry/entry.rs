@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pointsman_component::{Digest, PolicyComponent};
+use pointsman_files::FileStamp;
 use pointsman_interface::{HookSet, Micros};
 use pointsman_policy::{Assignment, Mode, OnFailure, PolicySource};
 use pointsman_sidecar::Sidecar;
@@ -14,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::background::JobId;
 use crate::binding::Place;
-use crate::folder::{Pair, Stamp};
+use crate::folder::Pair;
 use crate::preparer::{BegunJob, Prepared};
 use crate::report::VersionRefusal;
 use crate::transactions::Attempt;
@@ -64,7 +65,7 @@ pub(crate) struct OnDisk {
     /// The newest version that is of use.
     pub(crate) version: Option<Arc<Version>>,
     /// The newest code that could be loaded, and the code's file.
-    pub(crate) code: Option<(Stamp, PolicyComponent)>,
+    pub(crate) code: Option<(FileStamp, PolicyComponent)>,
 }
 
 /// The source of a version that is to be prepared.

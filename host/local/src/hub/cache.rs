@@ -81,8 +81,8 @@ impl Cache {
     /// can only be read.
     pub(super) async fn name(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         let path = self.folder.join("refs").join(revision);
-        let said = fs::read_to_string(&path);
-        if revision == commit || said.is_ok_and(|said| said.trim() == commit) {
+        let is_said = || fs::read_to_string(&path).is_ok_and(|said| said.trim() == commit);
+        if revision == commit || is_said() {
             return Ok(());
         }
         make_parent(&path)?;

@@ -6,8 +6,8 @@
 //!
 //! Memory may be lacking for a while, or tokens in a step, and not slots: a round in which none waits raises the capacity to one more
 //! than it was, or than run, and the next ones in a row by two, four, and so on, while half of it is in use. Where the server is full,
-//! few wait there before it is found again, and after one long prompt the capacity is soon no bound to what comes. It is forgotten where none is known to wait and no request of
-//! ours is there.
+//! few wait there before it is found again, and after one long prompt the capacity is soon no bound to what comes. It is
+//! forgotten where none is known to wait and no request of ours is there.
 
 use std::mem;
 

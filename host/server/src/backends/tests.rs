@@ -1,7 +1,7 @@
 //! The servers that are to be there, as a file and its names tell.
 
 use std::fs::File;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::SystemTime;

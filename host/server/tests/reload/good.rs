@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::SMALL;
 use crate::lives::{digest, prove, proven, soon_proven};
-use crate::stage::{Stage, component, version};
+use crate::stage::{Stage, TRAPS, component, version};
 
 fn rollback(stage: &mut Stage) {
     let policy = "mine".to_owned();
@@ -67,8 +67,7 @@ fn what_is_in_force_again_has_the_sidecar_that_it_had_last() {
 #[test]
 fn what_is_in_force_again_after_the_faults_of_a_newer_version_is_so_after_a_restart() {
     let mut stage = proven(&component("test/hostile"), None);
-    let traps = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300";
-    stage.write("mine.toml", traps);
+    stage.write("mine.toml", TRAPS);
     stage.settle();
     prove(&mut stage);
     stage.ask_often(301);

@@ -11,7 +11,9 @@ use pointsman_lifecycle::report::{FolderState, Origin, TransactionOutcome};
 use pointsman_packed::{Packed, pack};
 use pointsman_policy::{Mode, Probation};
 
-use crate::stage::{HeldCompiler, Stage, StageConfig, compilations_noted, component, version};
+use crate::stage::{
+    HeldCompiler, Stage, StageConfig, TRAPS, compilations_noted, component, version,
+};
 use crate::{HELD, SMALL};
 
 /// The smallest probation there is.
@@ -392,10 +394,7 @@ fn the_canary_is_the_same_after_a_restart() {
 fn what_is_in_quarantine_stays_out_after_a_restart() {
     let mut stage = Stage::small();
     stage.write("mine.wasm", component("test/hostile"));
-    stage.write(
-        "mine.toml",
-        "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300",
-    );
+    stage.write("mine.toml", TRAPS);
     stage.settle();
     stage.ask_often(301);
     stage.poll();
@@ -413,8 +412,7 @@ fn what_is_in_quarantine_stays_out_after_a_restart() {
 
 #[test]
 fn what_is_in_quarantine_is_tried_again_with_other_limits_after_a_restart_too() {
-    let traps = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300\n";
-    let lower = format!("{traps}[limits]\ncall-fuel = 19_000_000");
+    let lower = format!("{TRAPS}[limits]\ncall-fuel = 19_000_000");
     let mut stage = Stage::small();
     stage.write("mine.wasm", component("test/hostile"));
     stage.write("mine.toml", &lower);
@@ -427,7 +425,7 @@ fn what_is_in_quarantine_is_tried_again_with_other_limits_after_a_restart_too() 
     stage.settle();
     let why = stage.refusal("mine").unwrap().why;
     assert!(why.contains("`pointsman policy release mine`"), "{why}");
-    let mut stage = stage.restart(|stage| stage.write("mine.toml", traps));
+    let mut stage = stage.restart(|stage| stage.write("mine.toml", TRAPS));
     assert_eq!(stage.holders(), ["mine"; 5]);
     assert_eq!(stage.refusal("mine"), None);
     // It has its own entry then.

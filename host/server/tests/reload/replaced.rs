@@ -8,7 +8,7 @@ use pointsman_policy::Restored;
 use serde_json::json;
 
 use crate::SMALL;
-use crate::stage::{Stage, component, version};
+use crate::stage::{Stage, TRAPS, component, version};
 
 #[test]
 fn a_new_version_takes_over_with_what_the_old_one_learned() {
@@ -145,8 +145,6 @@ fn a_hundred_alternations_leave_one_policy_per_hook_and_the_one_it_displaced() {
 
 // === Faults ===
 
-/// Settings for a fault after 300 good calls, so that the self-test does not meet the fault.
-const TRAPS: &str = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300";
 /// Number of questions until the policy faults.
 const GOOD: u32 = 301;
 

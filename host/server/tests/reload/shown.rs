@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::stage::{DEFAULTS, HeldCompiler, Stage, compilations_noted, component, machine};
+use crate::stage::{DEFAULTS, HeldCompiler, Stage, TRAPS, compilations_noted, component, machine};
 
 /// The answer of `GET /admin/policies`.
 fn shown(stage: &Stage) -> Value {
@@ -102,8 +102,7 @@ fn what_two_files_contest_is_shown() {
 fn a_hook_that_is_closed_is_shown_in_the_word_of_the_sidecar() {
     let mut stage = Stage::with(&DEFAULTS, |_, _| {});
     stage.write("mine.wasm", component("test/hostile"));
-    let traps = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300\n";
-    let closed = format!("on-failure = {{ admission = 'closed' }}\n{traps}");
+    let closed = format!("on-failure = {{ admission = 'closed' }}\n{TRAPS}");
     stage.write("mine.toml", closed);
     stage.settle();
     stage.ask_often(301);

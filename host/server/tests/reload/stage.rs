@@ -42,6 +42,10 @@ use tokio::sync::watch;
 
 pub(crate) const SETTLE: Duration = Duration::from_millis(200);
 pub(crate) const POLL: Duration = Duration::from_secs(2);
+/// Settings for a fault after 300 good calls, so that the self-test does not meet the fault.
+pub(crate) const TRAPS: &str =
+    "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300\n";
+
 /// Longest wait for a thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -6,7 +6,7 @@ use pointsman_lifecycle::order::{Order, OrderError};
 use pointsman_lifecycle::report::{Conflict, ReloadStep, TransactionOutcome};
 use pointsman_policy::{Mode, OnFailure, Probation, ShadowState};
 
-use crate::stage::{DEFAULTS, Stage, StageConfig, component, version};
+use crate::stage::{DEFAULTS, Stage, StageConfig, TRAPS, component, version};
 use crate::{HELD, SMALL};
 
 fn hooks(hooks: &[Hook]) -> HookSet {
@@ -192,8 +192,7 @@ fn each_of_as_many_shadows_as_there_may_be_can_be_replaced() {
 fn ended_shadow() -> (Stage, u32) {
     let mut stage = Stage::new();
     stage.write("mine.wasm", component("test/hostile"));
-    let traps = "outrage = 'trap'\ncalls = ['admit']\ngood-calls = 300";
-    stage.write("mine.toml", format!("mode = 'shadow'\n[settings]\n{traps}"));
+    stage.write("mine.toml", format!("mode = 'shadow'\n{TRAPS}"));
     stage.settle();
     let number = stage.policy("mine").unwrap().number.unwrap();
     // The question after its fault finds it ended.
@@ -282,10 +281,7 @@ fn a_version_that_faults_on_probation_is_rolled_back_and_the_history_says_why() 
     stage.write("mine.wasm", &good);
     stage.settle();
     let number = stage.policy("mine").unwrap().number;
-    stage.write(
-        "mine.toml",
-        "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300",
-    );
+    stage.write("mine.toml", TRAPS);
     stage.settle();
     assert_ne!(stage.policy("mine").unwrap().number, number);
     stage.ask_often(301);
@@ -402,8 +398,7 @@ fn is_closed(stage: &Stage) -> bool {
 fn a_hook_that_fails_closed_stays_closed_when_its_policy_goes_into_quarantine() {
     let mut stage = Stage::with(&DEFAULTS, |_, _| {});
     stage.write("mine.wasm", component("test/hostile"));
-    let traps = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300\n";
-    let closed = format!("on-failure = {{ admission = 'closed' }}\n{traps}");
+    let closed = format!("on-failure = {{ admission = 'closed' }}\n{TRAPS}");
     stage.write("mine.toml", closed);
     stage.settle();
     assert_eq!(stage.on_failure(), OnFailure::Closed);
@@ -444,11 +439,10 @@ fn what_happens_on_failure_changes_with_the_sidecar_alone() {
 #[test]
 fn a_hook_stays_closed_where_its_policy_was_in_force_before_the_sidecar_said_so() {
     let mut stage = Stage::new();
-    let traps = "[settings]\noutrage = 'trap'\ncalls = ['admit']\ngood-calls = 300\n";
     stage.write("mine.wasm", component("test/hostile"));
-    stage.write("mine.toml", traps);
+    stage.write("mine.toml", TRAPS);
     stage.settle();
-    let closed = format!("on-failure = {{ admission = 'closed' }}\n{traps}");
+    let closed = format!("on-failure = {{ admission = 'closed' }}\n{TRAPS}");
     stage.write("mine.toml", closed);
     stage.settle();
     stage.ask_often(301);
